@@ -1,0 +1,348 @@
+"""The graph `advance`: K steps of B streams in one run, sampling inside.
+
+One way for every text family. The torch model's readout and update are exported once, with the
+effective weights as named inputs; their nodes become the body of a Scan, with the sampler between
+them; what depends on weights alone moves out of the loop. `serve.manifest` is the page that says
+what the graph's inputs and outputs mean.
+
+Letters: B batch, K steps, V vocabulary.
+"""
+
+import logging
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import onnx
+import torch
+from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+from torch import Tensor
+
+from export.matrix_exp import DOMAIN, OPSET, VERSION, matrix_exp_function
+from export.sampler import sampler_nodes
+from train.model import Model, State, Weights
+
+IR_VERSION = 10
+MAX_STEPS = 16  # K that runs are cut into: as good as 64, and four times as prompt
+STEP = "step_"  # prefix of everything inside the loop, so no weight's name can clash
+
+
+class Piece(NamedTuple):
+    """Nodes and constants of an exported function, under prefixed names."""
+
+    nodes: list[NodeProto]
+    constants: list[TensorProto]
+    outputs: list[str]
+
+
+class ReadoutThenUpdate(torch.nn.Module):
+    """(state, x, weights) -> logits before x, then the state after x."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, state: State, x: Tensor, weights: Weights) -> tuple[Tensor, State]:
+        """What one step of `advance` needs of a family."""
+        logits = self.model.readout(weights, state)
+        return logits, self.model.update(weights, state, x)
+
+
+class Correct(torch.nn.Module):
+    """(state) -> corrected state."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, state: State) -> State:
+        """`Model.correct`."""
+        return self.model.correct(state)
+
+
+def build_advance(model: Model, weights: Weights, squarings: int) -> onnx.ModelProto:
+    """The whole model file, its weights still named inputs without values."""
+    piece = export_step(model, weights)
+    state = {name: value[:1] for name, value in model.init_state(1).items()}
+    V = int(model.readout(weights, state).shape[-1])
+    hoisted, body = scan_body(piece, state, V)
+    correction = export_correction(model, state) if model.correct_every else None
+    graph = _main_graph(state, V, model.correct_every, correction, hoisted, body, piece.constants)
+    uses_exp = any(node.domain == DOMAIN for node in [*hoisted, *body.node])
+    return helper.make_model(
+        graph,
+        functions=[matrix_exp_function(squarings)] if uses_exp else [],
+        opset_imports=[helper.make_opsetid("", OPSET)]
+        + ([helper.make_opsetid(DOMAIN, VERSION)] if uses_exp else []),
+        ir_version=IR_VERSION,
+        producer_name="torsor",
+    )
+
+
+def export_step(model: Model, weights: Weights) -> Piece:
+    """Readout and update, from torch: inputs `step_state_*`, `step_token` and the weights' names.
+
+    Outputs in order: logits, then the new state tensors.
+    """
+    state, x = model.init_state(3), torch.tensor([0, 1, 0])
+    dynamic = ({name: {0: "B"} for name in state}, {0: "B"}, {name: None for name in weights})
+    proto = _export(ReadoutThenUpdate(model), (state, x, weights, {}), dynamic)
+    given = [f"{STEP}state_{name}" for name in state] + [f"{STEP}token", *weights]
+    return _rename(proto, given, STEP)
+
+
+def export_correction(model: Model, state: State) -> Piece:
+    """`Model.correct`, from torch: inputs `state.*`."""
+    batch = {name: value.expand(3, *value.shape[1:]).clone() for name, value in state.items()}
+    proto = _export(Correct(model), (batch, {}), ({name: {0: "B"} for name in state},))
+    return _rename(proto, [f"state.{name}" for name in state], "correct.")
+
+
+def _export(module: torch.nn.Module, inputs: tuple[object, ...], shapes: object) -> GraphProto:
+    registration = logging.getLogger("torch.onnx._internal.exporter._registration")
+    registration.setLevel(logging.ERROR)  # it reports that torchvision is absent
+    with warnings.catch_warnings():
+        # torch's own deprecations, and a note that the batch axes of all inputs are one
+        warnings.filterwarnings("ignore", category=FutureWarning)
+        warnings.filterwarnings("ignore", "# The axis name", UserWarning)
+        program = torch.onnx.export(
+            module.eval(),
+            inputs,
+            dynamo=True,
+            opset_version=OPSET,
+            dynamic_shapes=shapes,  # type: ignore[arg-type]
+            verbose=False,
+        )
+    assert program is not None
+    proto = program.model_proto
+    assert not proto.functions
+    return proto.graph
+
+
+def _rename(graph: GraphProto, given: Sequence[str], prefix: str) -> Piece:
+    used = {i.name: name for i, name in zip(graph.input, given, strict=True)}
+
+    def new(name: str) -> str:
+        return used.get(name, prefix + name) if name else ""
+
+    for node in graph.node:
+        node.input[:] = [new(name) for name in node.input]
+        node.output[:] = [new(name) for name in node.output]
+        node.name = prefix + node.name
+        del node.metadata_props[:]
+        node.doc_string = ""
+    for constant in graph.initializer:
+        constant.name = new(constant.name)
+    return Piece(list(graph.node), list(graph.initializer), [new(o.name) for o in graph.output])
+
+
+def scan_body(piece: Piece, state: State, V: int) -> tuple[list[NodeProto], GraphProto]:
+    """Nodes that depend on weights alone, and the Scan's body over everything else."""
+    moving = {f"{STEP}state_{name}" for name in state} | {f"{STEP}token"}
+    hoisted, inside = [], []
+    for node in piece.nodes:
+        if moving.intersection(node.input):
+            moving.update(node.output)
+            inside.append(node)
+        else:
+            hoisted.append(node)
+    logits, *new_states = piece.outputs
+    inside += sampler_nodes(logits, f"{STEP}token", V)
+    inside += [n for name, new in zip(state, new_states, strict=True) for n in _keep(name, new, state)]
+    nodes = sort_nodes(inside, moving.intersection(_inputs_of(state)) | {f"{STEP}k"})
+    body = helper.make_graph(nodes, "step", _body_inputs(state), _body_outputs(state, V, logits))
+    return hoisted, body
+
+
+def sort_nodes(nodes: Iterable[NodeProto], given: set[str]) -> list[NodeProto]:
+    """Nodes in an order in which each follows what it reads; outer values count as given."""
+    waiting, produced = list(nodes), {o for node in nodes for o in node.output}
+    done, order = set(given), list[NodeProto]()
+    while waiting:
+        ready = [n for n in waiting if all(i in done or i not in produced for i in _reads(n))]
+        assert ready, "the step's graph has a circle"
+        order += ready
+        done.update(output for node in ready for output in node.output)
+        waiting = [node for node in waiting if node not in ready]
+    return order
+
+
+def _reads(node: NodeProto) -> list[str]:
+    branches = [a.g for a in node.attribute if a.HasField("g")]
+    return [*node.input, *(name for g in branches for inner in g.node for name in _reads(inner))]
+
+
+def _inputs_of(state: State) -> set[str]:
+    return {f"{STEP}state_{name}" for name in state}
+
+
+def _keep(name: str, new: str, state: State) -> list[NodeProto]:
+    # A row that has taken its steps keeps its state: active (B) against (B, ...).
+    ones, mask, out = f"{STEP}ones_{name}", f"{STEP}active_{name}", f"{STEP}next_{name}"
+    old = f"{STEP}state_{name}"
+    axes = list(range(1, state[name].ndim))
+    return [
+        helper.make_node("Constant", [], [ones], value_ints=axes),
+        helper.make_node("Unsqueeze", [f"{STEP}active", ones], [mask]),
+        helper.make_node("Where", [mask, new, old], [out]),
+    ]
+
+
+def _body_inputs(state: State) -> list[ValueInfoProto]:
+    states = [_value(f"{STEP}state_{n}", TensorProto.FLOAT, ["B", *v.shape[1:]]) for n, v in state.items()]
+    return [
+        *states,
+        _value(f"{STEP}k", TensorProto.INT64, []),
+        _value(f"{STEP}forced", TensorProto.INT64, ["B"]),
+        _value(f"{STEP}uniform", TensorProto.FLOAT, ["B"]),
+    ]
+
+
+def _body_outputs(state: State, V: int, logits: str) -> list[ValueInfoProto]:
+    states = [_value(f"{STEP}next_{n}", TensorProto.FLOAT, ["B", *v.shape[1:]]) for n, v in state.items()]
+    return [
+        *states,
+        _value(f"{STEP}taken", TensorProto.INT64, ["B"]),
+        _value(f"{STEP}logprob", TensorProto.FLOAT, ["B"]),
+        _value(logits, TensorProto.FLOAT, ["B", V]),
+    ]
+
+
+def _main_graph(
+    state: State,
+    V: int,
+    correct_every: int,
+    correction: Piece | None,
+    hoisted: list[NodeProto],
+    body: GraphProto,
+    constants: list[TensorProto],
+) -> GraphProto:
+    start, nodes = {name: f"state.{name}" for name in state}, [*hoisted]
+    if correction is not None:
+        nodes += _correction_nodes(state, correct_every, correction)
+        start = {name: f"start.{name}" for name in state}
+    scan = helper.make_node(
+        "Scan",
+        [*start.values(), "k", "forced", "uniform"],
+        [*(f"next.{name}" for name in state), "tokens", "logprob", "logits"],
+        body=body,
+        num_scan_inputs=3,
+    )
+    return helper.make_graph(
+        [*nodes, *_setting_nodes(), scan],
+        "advance",
+        _main_inputs(state, V),
+        _main_outputs(state, V),
+        [*constants, *(correction.constants if correction else [])],
+    )
+
+
+def _correction_nodes(state: State, correct_every: int, correction: Piece) -> list[NodeProto]:
+    nodes = [
+        helper.make_node("Constant", [], ["correct_every"], value_int=correct_every),
+        helper.make_node("Mod", ["position", "correct_every"], ["phase"]),
+        helper.make_node("Constant", [], ["zero"], value_int=0),
+        helper.make_node("Equal", ["phase", "zero"], ["due"]),
+        *correction.nodes,
+    ]
+    for (name, value), corrected in zip(state.items(), correction.outputs, strict=True):
+        axes, due = f"axes.{name}", f"due.{name}"
+        nodes += [
+            helper.make_node("Constant", [], [axes], value_ints=list(range(1, value.ndim))),
+            helper.make_node("Unsqueeze", ["due", axes], [due]),
+            helper.make_node("Where", [due, corrected, f"state.{name}"], [f"start.{name}"]),
+        ]
+    return nodes
+
+
+def _setting_nodes() -> list[NodeProto]:
+    """What the sampler needs once a run: columns (B, 1), and whether any row filters at all."""
+    parse = onnx.parser.parse_node
+    return [
+        parse(line)
+        for line in (
+            "num_k = Shape <start: int = 0, end: int = 1> (forced)",
+            "zero_i = Constant <value_int: int = 0> ()",
+            "one_i = Constant <value_int: int = 1> ()",
+            "first_axis = Constant <value_ints: ints = [0]> ()",
+            "column = Constant <value_ints: ints = [1]> ()",
+            "zero_f = Constant <value_float: float = 0.0> ()",
+            "one_f = Constant <value_float: float = 1.0> ()",
+            "num_k_scalar = Squeeze (num_k, first_axis)",
+            "k = Range (zero_i, num_k_scalar, one_i)",
+            "is_greedy = LessOrEqual (temperature, zero_f)",
+            "divisor_row = Where (is_greedy, one_f, temperature)",
+            "divisor = Unsqueeze (divisor_row, column)",
+            "limits_k = Greater (top_k, zero_i)",
+            "limits_p = Less (top_p, one_f)",
+            "limits = Or (limits_k, limits_p)",
+            "limits_i = Cast <to: int = 6> (limits)",
+            "limits_any = ReduceMax <keepdims: int = 0> (limits_i)",
+            "any_limits = Cast <to: int = 9> (limits_any)",
+            "top_k_column = Unsqueeze (top_k, column)",
+            "top_p_column = Unsqueeze (top_p, column)",
+            "keeps_k = LessOrEqual (top_k_column, zero_i)",
+            "keeps_p = GreaterOrEqual (top_p_column, one_f)",
+        )
+    ]
+
+
+def _main_inputs(state: State, V: int) -> list[ValueInfoProto]:
+    FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
+    states = [_value(f"state.{n}", FLOAT, ["B", *v.shape[1:]]) for n, v in state.items()]
+    return [
+        *states,
+        _value("position", INT64, ["B"]),
+        _value("forced", INT64, ["K", "B"]),
+        _value("num_steps", INT64, ["B"]),
+        _value("uniform", FLOAT, ["K", "B"]),
+        _value("temperature", FLOAT, ["B"]),
+        _value("top_k", INT64, ["B"]),
+        _value("top_p", FLOAT, ["B"]),
+        _value("bias", FLOAT, ["B", V]),
+    ]
+
+
+def _main_outputs(state: State, V: int) -> list[ValueInfoProto]:
+    FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
+    states = [_value(f"next.{n}", FLOAT, ["B", *v.shape[1:]]) for n, v in state.items()]
+    return [
+        *states,
+        _value("tokens", INT64, ["K", "B"]),
+        _value("logprob", FLOAT, ["K", "B"]),
+        _value("logits", FLOAT, ["K", "B", V]),
+    ]
+
+
+def _value(name: str, dtype: int, shape: Sequence[int | str]) -> ValueInfoProto:
+    return helper.make_tensor_value_info(name, dtype, list(shape))
+
+
+def set_weights(
+    model: onnx.ModelProto, weights: dict[str, np.ndarray], location: str, offsets: dict[str, int]
+) -> None:
+    """Turn the weights into initialisers whose bytes lie in another file, at these offsets."""
+    nodes = list(_all_nodes(model.graph))
+    used = {name for node in nodes for name in node.input}
+    ours = {v.name for v in model.graph.input} | {name for node in nodes for name in node.output}
+    for name, value in weights.items():
+        if name not in used:
+            raise ValueError(f"weight {name!r} is not used by the exported step")
+        if name in ours:
+            raise ValueError(f"weight {name!r} is called like a value of the graph; rename it")
+        tensor = numpy_helper.from_array(np.empty(0, value.dtype), name)
+        tensor.dims[:] = value.shape
+        tensor.ClearField("raw_data")
+        tensor.data_location = TensorProto.EXTERNAL
+        for key, entry in (("location", location), ("offset", offsets[name]), ("length", value.nbytes)):
+            tensor.external_data.add(key=key, value=str(entry))
+        model.graph.initializer.append(tensor)
+
+
+def _all_nodes(graph: GraphProto) -> Iterable[NodeProto]:
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _all_nodes(attribute.g)

@@ -1,0 +1,298 @@
+"""The bundle: what `export` writes and `serve` reads, one folder.
+
+    NAME/
+      model.onnx            graphs only; weights are external data
+      weights.safetensors   effective weights and initial states; model.onnx points into this file
+      manifest.json         this page; written last and atomically, so its presence means "whole"
+
+A bundle MUST hold every file that `files` names, with that size and SHA-256. A reader MUST refuse
+a format number it does not know, a key it does not know, and a file that differs. Not checked here:
+that the graph computes what its weights say; the parity report states how that was measured.
+
+**The graph `advance`** takes B streams through K steps. B and K are free. Inputs:
+
+| name          | shape    | dtype   | meaning                                                         |
+|---------------|----------|---------|-----------------------------------------------------------------|
+| state tensors | (B, ...) | float32 | as `states` lists them                                          |
+| `position`    | (B)      | int64   | characters the stream has taken since its initial state         |
+| `forced`      | (K, B)   | int64   | the character taken at step k, or -1: sample it                 |
+| `num_steps`   | (B)      | int64   | steps this row takes; after them it keeps its state             |
+| `uniform`     | (K, B)   | float32 | in [0, 1), a multiple of 2^-23: the random number of step k     |
+| `temperature` | (B)      | float32 | 0 takes the most probable character, lowest index on ties       |
+| `top_k`       | (B)      | int64   | keep the k most probable characters; 0 keeps all                |
+| `top_p`       | (B)      | float32 | keep the smallest set of that probability; 1 keeps all          |
+| `bias`        | (B, V)   | float32 | added to the logits before sampling; -inf forbids               |
+
+Outputs: the state tensors under `next.NAME`, `tokens` (K, B) int64 (-1 where a row rests),
+`logprob` (K, B) float32 of the character taken, under the raw distribution (no temperature, no
+bias), and `logits` (K, B, V) before the character of step k.
+
+**The first character is predicted from the initial state.** At step k the state predicts, a
+character is forced or sampled, and then the state takes it in.
+
+**Correction.** At positions that are multiples of `correct_every` the state is first put back on
+its group (0: never). Only the first step of a run can do that, so a run MUST NOT carry a row across
+such a position: `num_steps <= correct_every - position % correct_every`. Then the bits of a stream
+depend on its characters alone, not on how runs were cut.
+
+**Targets** are what ablations may edit: a weight of weights.safetensors, or a slice of it.
+Standard library only: every room may read this contract.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import types
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+FORMAT = 1
+MANIFEST_FILE = "manifest.json"
+GRAPH_FILE = "model.onnx"
+WEIGHTS_FILE = "weights.safetensors"
+
+Json = Any  # free-form JSON: numbers, strings, lists, objects
+
+
+class BundleError(ValueError):
+    """A bundle that can't be used: which file, which key, what was found and expected."""
+
+    def __init__(self, file: Path | str, key: str, problem: str) -> None:
+        place = f"{file}: {key}" if key else str(file)
+        super().__init__(f"{place}: {problem}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSpec:
+    """A graph input or output; a dimension is a number or a free letter."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateSpec:
+    """One state tensor of one stream."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    initial: str  # the tensor of weights.safetensors that a fresh stream starts from
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphSpec:
+    """How model.onnx is called, and what it was written in."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    correct_every: int  # positions between corrections of the state; 0: never
+    max_steps: int  # K that runs are cut into
+    opset: int
+    ir_version: int
+    operators: dict[str, int]  # operator domains of ours and their version
+    ranges: dict[str, float]  # operator: largest argument norm its body is right for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A weight, or a slice of it, that edits may name."""
+
+    name: str
+    weight: str
+    slice: tuple[tuple[int, int], ...] | None  # (start, stop) per axis; None: the whole weight
+    shape: tuple[int, ...]
+    ops: tuple[str, ...]
+    meaning: str  # in plain words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParityCase:
+    """One comparison: the same inputs through torch, the reference evaluator and the runtime."""
+
+    weights: str  # "trained" or "random"
+    batch: int
+    num_steps: int
+    reference_error: float  # largest |difference| to torch, relative to 1 + |value|
+    runtime_error: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parity:
+    """The report of the export; `max_error` is at most `tolerance`, or there would be no bundle."""
+
+    tolerance: float
+    max_error: float
+    cases: tuple[ParityCase, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSpec:
+    """A file of the bundle."""
+
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """The page as a value. Field order is file order."""
+
+    format: int = FORMAT
+    name: str
+    family: str
+    config: dict[str, Json]
+    num_parameters: int
+    vocabulary: tuple[str, ...]  # one character a symbol, in index order
+    states: tuple[StateSpec, ...]
+    graph: GraphSpec
+    targets: tuple[Target, ...]
+    training: dict[str, Json] = field(default_factory=dict)
+    parity: Parity
+    files: dict[str, FileSpec]
+
+    def target(self, name: str) -> Target | None:
+        """The target called `name`, if there is one."""
+        return next((target for target in self.targets if target.name == name), None)
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write manifest.json whole (temporary name, then rename)."""
+    temporary = folder / (MANIFEST_FILE + ".part")
+    temporary.write_bytes(manifest_bytes(manifest))
+    os.replace(temporary, folder / MANIFEST_FILE)
+
+
+def manifest_bytes(manifest: Manifest) -> bytes:
+    """The file's exact bytes: UTF-8 JSON, keys in field order, one space of indent."""
+    text = json.dumps(dataclasses.asdict(manifest), ensure_ascii=False, indent=1, allow_nan=False)
+    return (text + "\n").encode()
+
+
+def describe_file(path: Path) -> FileSpec:
+    """Size and SHA-256 of a file."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return FileSpec(sha256=digest.hexdigest(), size=path.stat().st_size)
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read and check manifest.json, and that every file it names is there and unchanged.
+
+    Raises `BundleError` with file and key for anything that is not as this page says.
+    """
+    manifest = _read_page(folder)
+    for name, expected in manifest.files.items():
+        _check_file(folder / name, expected)
+    return manifest
+
+
+def _read_page(folder: Path) -> Manifest:
+    path = folder / MANIFEST_FILE
+    if not folder.is_dir():
+        raise BundleError(folder, "", "no such folder; make one with: torsor export RUN --out DIR")
+    if not path.is_file():
+        raise BundleError(path, "", "missing; the folder is not a whole bundle, export it again")
+    try:
+        page = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise BundleError(path, "", f"not JSON ({error}); export the bundle again") from None
+    manifest = parse_manifest(page, path)
+    _check_sense(manifest, path)
+    return manifest
+
+
+def parse_manifest(page: Json, path: Path | str = MANIFEST_FILE) -> Manifest:
+    """The checked value of a parsed JSON page."""
+    found = page.get("format") if isinstance(page, dict) else None
+    if found != FORMAT:
+        raise BundleError(
+            path, "format", f"found {found!r}, expected {FORMAT}; use the torsor that wrote it"
+        )
+    manifest: Manifest = _parse(Manifest, page, path, "")
+    return manifest
+
+
+def _check_sense(manifest: Manifest, path: Path) -> None:
+    if bad := next((c for c in manifest.vocabulary if len(c) != 1), None):
+        raise BundleError(path, "vocabulary", f"found {bad!r}, expected single characters")
+    if len(set(manifest.vocabulary)) != len(manifest.vocabulary):
+        raise BundleError(path, "vocabulary", "a character stands in it twice")
+    for name in manifest.files:
+        if "/" in name or "\\" in name or name in ("", ".", ".."):
+            raise BundleError(path, "files", f"found {name!r}, expected plain file names")
+    for name in (GRAPH_FILE, WEIGHTS_FILE):
+        if name not in manifest.files:
+            raise BundleError(path, "files", f"{name} is not listed")
+
+
+def _check_file(path: Path, expected: FileSpec) -> None:
+    if not path.is_file():
+        raise BundleError(path, "", "missing; export the bundle again")
+    if (size := path.stat().st_size) != expected.size:
+        raise BundleError(path, "size", f"found {size} bytes, expected {expected.size}; truncated?")
+    if (found := describe_file(path).sha256) != expected.sha256:
+        raise BundleError(path, "sha256", f"found {found}, expected {expected.sha256}; changed?")
+
+
+def _parse(kind: Any, value: Json, path: Path | str, key: str) -> Any:
+    """`value` as `kind`, a dataclass or one of the JSON types that the dataclasses above use."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return value
+    if dataclasses.is_dataclass(kind):
+        return _parse_object(kind, value, path, key)
+    if origin in (typing.Union, types.UnionType):
+        fits = [a for a in arguments if _is_json(a, value)]
+        if not fits:
+            raise _wrong(kind, value, path, key)
+        return _parse(fits[0], value, path, key)
+    if not _is_json(kind, value):
+        raise _wrong(kind, value, path, key)
+    if origin is tuple:
+        return _parse_list(arguments, value, path, key)
+    if origin is dict:
+        return {k: _parse(arguments[1], v, path, f"{key}.{k}") for k, v in value.items()}
+    return float(value) if kind is float else value
+
+
+def _parse_object(kind: Any, value: Json, path: Path | str, key: str) -> Any:
+    if not isinstance(value, dict):
+        raise _wrong(kind, value, path, key)
+    hints, prefix = typing.get_type_hints(kind), f"{key}." if key else ""
+    if unknown := sorted(set(value) - set(hints)):
+        raise BundleError(path, prefix + unknown[0], "unknown key; use the torsor that wrote it")
+    if missing := [name for name in hints if name not in value]:
+        raise BundleError(path, prefix + missing[0], "missing key")
+    parsed = {name: _parse(hints[name], value[name], path, prefix + name) for name in hints}
+    return kind(**parsed)
+
+
+def _parse_list(arguments: tuple[Any, ...], value: Json, path: Path | str, key: str) -> Any:
+    kinds = [arguments[0]] * len(value) if arguments[-1] is Ellipsis else list(arguments)
+    if len(kinds) != len(value):
+        raise BundleError(path, key, f"found {len(value)} entries, expected {len(kinds)}")
+    pairs = enumerate(zip(kinds, value, strict=True))
+    return tuple(_parse(kind, item, path, f"{key}[{i}]") for i, (kind, item) in pairs)
+
+
+def _is_json(kind: Any, value: Json) -> bool:
+    if kind is types.NoneType:
+        return value is None
+    origin = typing.get_origin(kind) or kind
+    if origin is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if origin is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, {tuple: list}.get(origin, origin))
+
+
+def _wrong(kind: Any, value: Json, path: Path | str, key: str) -> BundleError:
+    name = getattr(kind, "__name__", str(kind)) if not typing.get_args(kind) else str(kind)
+    return BundleError(path, key, f"found {value!r:.60}, expected {name}")

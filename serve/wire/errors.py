@@ -1,0 +1,72 @@
+"""What can go wrong with a request, once for HTTP and gRPC.
+
+| code            | HTTP | gRPC               | when                                          |
+|-----------------|------|--------------------|-----------------------------------------------|
+| invalid_request | 400  | INVALID_ARGUMENT   | a field is not as expected                    |
+| not_found       | 404  | NOT_FOUND          | no such model or path                         |
+| too_large       | 413  | RESOURCE_EXHAUSTED | the body is larger than the limit             |
+| queue_full      | 429  | RESOURCE_EXHAUSTED | too many wait; Retry-After says when          |
+| model_error     | 500  | INTERNAL           | this stream met a value that is not finite    |
+| internal        | 500  | INTERNAL           | our mistake                                   |
+| unavailable     | 503  | UNAVAILABLE        | starting, draining or stopped                 |
+| timeout         | 504  | DEADLINE_EXCEEDED  | a limit of time, named in the message         |
+"""
+
+from typing import Any
+
+HTTP_STATUS = {
+    "invalid_request": 400,
+    "not_found": 404,
+    "too_large": 413,
+    "queue_full": 429,
+    "model_error": 500,
+    "internal": 500,
+    "unavailable": 503,
+    "timeout": 504,
+}
+GRPC_STATUS = {
+    "invalid_request": "INVALID_ARGUMENT",
+    "not_found": "NOT_FOUND",
+    "too_large": "RESOURCE_EXHAUSTED",
+    "queue_full": "RESOURCE_EXHAUSTED",
+    "model_error": "INTERNAL",
+    "internal": "INTERNAL",
+    "unavailable": "UNAVAILABLE",
+    "timeout": "DEADLINE_EXCEEDED",
+}
+RETRY_AFTER_S = 1
+
+
+class RequestError(Exception):
+    """A request that can't be answered: code, a sentence (found, expected, remedy), the field."""
+
+    def __init__(self, code: str, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.code, self.message, self.field = code, message, field
+
+    @property
+    def http_status(self) -> int:
+        """The HTTP status that goes with the code."""
+        return HTTP_STATUS[self.code]
+
+    @property
+    def grpc_status(self) -> str:
+        """The name of the gRPC status that goes with the code."""
+        return GRPC_STATUS[self.code]
+
+    def body(self) -> dict[str, Any]:
+        """The error object, shaped as OpenAI clients read it."""
+        kind = "invalid_request_error" if self.http_status < 500 else "server_error"
+        return {
+            "error": {
+                "message": self.message,
+                "type": kind,
+                "param": self.field,
+                "code": self.code,
+            }
+        }
+
+
+def invalid(field: str, problem: str) -> RequestError:
+    """A field that isn't as expected."""
+    return RequestError("invalid_request", f"{field}: {problem}", field)

@@ -1,0 +1,138 @@
+"""What a request may hold, once for HTTP and gRPC. What is not honoured is refused.
+
+Text is measured in characters: one token is one character of the model's vocabulary.
+"""
+
+from typing import Any, Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from serve.wire.errors import RequestError, invalid
+
+MAX_PROMPT_CHARACTERS = 4_000_000
+MAX_TOKENS = 1_000_000
+MAX_CHOICES = 128
+MAX_STOPS = 16
+MAX_STOP_CHARACTERS = 1_000
+MAX_LOGPROBS = 20
+MAX_SEED = 2**63 - 1
+
+Unknown = Literal["error", "skip", "replace"]
+AblationJson = dict[str, Any]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class GenerateRequest(_Strict):
+    """Write text. The body of `POST /v1/ablations/generate`, and of gRPC's Generate."""
+
+    model: str | None = Field(None, description="id of a model; may be left out if there is one")
+    prompt: str = Field("", max_length=MAX_PROMPT_CHARACTERS, description="empty: from the start")
+    max_tokens: int = Field(16, ge=0, le=MAX_TOKENS, description="characters to write at most")
+    temperature: float = Field(1.0, ge=0, le=100, description="0: always the most probable")
+    top_k: int = Field(0, ge=0, le=2**31, description="keep the k most probable; 0: all")
+    top_p: float = Field(1.0, gt=0, le=1, description="keep the smallest set of this probability")
+    n: int = Field(1, ge=1, le=MAX_CHOICES, description="choices, each with a seed of its own")
+    seed: int | None = Field(None, ge=0, le=MAX_SEED, description="left out: drawn and returned")
+    stop: str | list[str] | None = Field(None, description="strings that end the text, left out")
+    logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS, description="alternatives to show")
+    echo: bool = Field(False, description="answer the prompt too")
+    logit_bias: dict[str, float] | None = Field(
+        None, description="index of a character: added to its logit; -100 forbids it"
+    )
+    unknown: Unknown = Field("error", description="characters outside the vocabulary")
+    ablation: AblationJson | None = Field(None, description="edits of the model's weights")
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The stop strings as a tuple."""
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+    @model_validator(mode="after")
+    def _check_stops(self) -> Self:
+        if len(self.stops) > MAX_STOPS:
+            raise ValueError(f"stop: found {len(self.stops)} strings, expected at most {MAX_STOPS}")
+        for stop in self.stops:
+            if not 0 < len(stop) <= MAX_STOP_CHARACTERS:
+                raise ValueError(
+                    f"stop: found {len(stop)} characters, expected 1 to {MAX_STOP_CHARACTERS}"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _check_bias(self) -> Self:
+        for key, value in (self.logit_bias or {}).items():
+            if not key.isascii() or not key.isdigit():
+                raise ValueError(f"logit_bias: found key {key!r}, expected a character's index")
+            if not -100 <= value <= 100:
+                raise ValueError(f"logit_bias.{key}: found {value}, expected -100 to 100")
+        return self
+
+
+class StreamOptions(_Strict):
+    """OpenAI's `stream_options`."""
+
+    include_usage: bool = False
+
+
+class CompletionRequest(GenerateRequest):
+    """The body of `POST /v1/completions`: OpenAI's fields, and ours on top.
+
+    Fields of OpenAI's that we don't honour may hold the value that asks for nothing.
+    """
+
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    user: str | None = Field(None, description="accepted and not used")
+    best_of: Literal[1] | None = None
+    suffix: None = None
+    frequency_penalty: Literal[0] | None = None
+    presence_penalty: Literal[0] | None = None
+
+
+class PairRequest(GenerateRequest):
+    """The body of `POST /v1/ablations/generate`: both texts, under the same random numbers."""
+
+    stream: bool = False
+
+
+class ScoreRequest(_Strict):
+    """The body of `POST /v1/ablations/score`, and of gRPC's Score."""
+
+    model: str | None = None
+    text: str = Field(min_length=1, max_length=MAX_PROMPT_CHARACTERS)
+    unknown: Unknown = "error"
+    ablation: AblationJson | None = None
+    detail: bool = Field(False, description="also per-character log-probabilities and KL")
+
+
+Request = TypeVar("Request", bound=_Strict)
+
+
+def parse_request(kind: type[Request], value: Any) -> Request:
+    """The checked request, or a `RequestError` that names the field, what was found and expected."""
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        raise _explain(error) from None
+
+
+def _explain(error: ValidationError) -> RequestError:
+    first = error.errors(include_url=False, include_context=False)[0]
+    field = ".".join(str(part) for part in first["loc"] if not _is_branch(part))
+    if first["type"] == "extra_forbidden":
+        return invalid(field, "unknown field; remove it, the server does not honour it")
+    if first["type"] == "value_error":  # our own sentences already name field and remedy
+        message = first["msg"].removeprefix("Value error, ")
+        return RequestError("invalid_request", message, message.split(":")[0])
+    if first["type"] == "missing":
+        return invalid(field, "missing, expected a value")
+    found = f"{first['input']!r:.80}"
+    return invalid(field or "body", f"found {found}, expected: {first['msg']}")
+
+
+def _is_branch(part: int | str) -> bool:
+    # pydantic names the branch of a union in the location ("str", "list[str]")
+    return isinstance(part, str) and part in ("str", "list[str]")
