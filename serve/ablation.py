@@ -165,7 +165,7 @@ def _schur(W: Floats, edit: Edit, field: str) -> tuple[Floats, Spectrum]:
     masks = schur.couplings(form, spectrum.n_R)
     empty = [f"{name} has no entries" for name in edit.zero if not masks[name].any()]
     if len(empty) == len(edit.zero):
-        found = f"that at n_R = {spectrum.n_R}, n_C = {spectrum.n_C} {' and '.join(empty)}"
+        found = f"at n_R = {spectrum.n_R}, n_C = {spectrum.n_C}: {' and '.join(empty)}"
         remedy = "choose another alpha or coupling"
         raise AblationError(f"{field}.zero", found, "something to remove", remedy)
     dT = np.where(np.any([masks[name] for name in edit.zero], axis=0), form.T, 0.0)

@@ -11,17 +11,17 @@ that the graph computes what its weights say; the parity report states how that 
 
 **The graph `advance`** takes B streams through K steps. B and K are free. Inputs:
 
-| name          | shape    | dtype   | meaning                                                         |
-|---------------|----------|---------|-----------------------------------------------------------------|
-| state tensors | (B, ...) | float32 | as `states` lists them                                          |
-| `position`    | (B)      | int64   | characters the stream has taken since its initial state         |
-| `forced`      | (K, B)   | int64   | the character taken at step k, or -1: sample it                 |
-| `num_steps`   | (B)      | int64   | steps this row takes; after them it keeps its state             |
-| `uniform`     | (K, B)   | float32 | in [0, 1), a multiple of 2^-23: the random number of step k     |
-| `temperature` | (B)      | float32 | 0 takes the most probable character, lowest index on ties       |
-| `top_k`       | (B)      | int64   | keep the k most probable characters; 0 keeps all                |
-| `top_p`       | (B)      | float32 | keep the smallest set of that probability; 1 keeps all          |
-| `bias`        | (B, V)   | float32 | added to the logits before sampling; -inf forbids               |
+| name          | shape    | dtype   | meaning                                                     |
+|---------------|----------|---------|-------------------------------------------------------------|
+| state tensors | (B, ...) | float32 | as `states` lists them                                      |
+| `position`    | (B)      | int64   | characters the stream has taken since its initial state     |
+| `forced`      | (K, B)   | int64   | the character taken at step k, or -1: sample it             |
+| `num_steps`   | (B)      | int64   | steps this row takes; after them it keeps its state         |
+| `uniform`     | (K, B)   | float32 | in [0, 1), a multiple of 2^-23: the random number of step k |
+| `temperature` | (B)      | float32 | 0 takes the most probable character, lowest index on ties   |
+| `top_k`       | (B)      | int64   | keep the k most probable characters; 0 keeps all            |
+| `top_p`       | (B)      | float32 | keep the smallest set of that probability; 1 keeps all      |
+| `bias`        | (B, V)   | float32 | added to the logits before sampling; -inf forbids           |
 
 Outputs: the state tensors under `next.NAME`, `tokens` (K, B) int64 (-1 where a row rests),
 `logprob` (K, B) float32 of the character taken, under the raw distribution (no temperature, no
@@ -43,6 +43,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import sys
 import types
 import typing
 from dataclasses import dataclass, field
@@ -201,7 +202,7 @@ def _read_page(folder: Path) -> Manifest:
         raise BundleError(path, "", "missing; the folder is not a whole bundle, export it again")
     try:
         page = json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BundleError(path, "", f"not JSON ({error}); export the bundle again") from None
     manifest = parse_manifest(page, path)
     _check_sense(manifest, path)
@@ -220,7 +221,7 @@ def parse_manifest(page: Json, path: Path | str = MANIFEST_FILE) -> Manifest:
 
 
 def _check_sense(manifest: Manifest, path: Path) -> None:
-    if bad := next((c for c in manifest.vocabulary if len(c) != 1), None):
+    if (bad := next((c for c in manifest.vocabulary if len(c) != 1), None)) is not None:
         raise BundleError(path, "vocabulary", f"found {bad!r}, expected single characters")
     if len(set(manifest.vocabulary)) != len(manifest.vocabulary):
         raise BundleError(path, "vocabulary", "a character stands in it twice")
@@ -287,7 +288,8 @@ def _is_json(kind: Any, value: Json) -> bool:
         return value is None
     origin = typing.get_origin(kind) or kind
     if origin is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return number and abs(value) <= sys.float_info.max  # False for NaN
     if origin is int:
         return isinstance(value, int) and not isinstance(value, bool)
     return isinstance(value, {tuple: list}.get(origin, origin))

@@ -274,9 +274,7 @@ def test_a_single_refused_swap_takes_its_upper_block_along_and_orders_the_others
     assert schur.warnings[0] == "refused swap: blocks at rows 2 and 3 are too close"
 
 
-@pytest.mark.parametrize(
-    "bad", [np.nan, np.inf, -np.inf], ids=["not a number", "infinite", "minus infinite"]
-)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_entries_that_are_not_finite_are_refused(bad: float) -> None:
     W = np.eye(3)
     W[1, 2] = bad

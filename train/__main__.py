@@ -16,8 +16,9 @@ from typing import Any
 
 from train.checkpoint import CheckpointError, find_checkpoint, read_checkpoint
 from train.data import DataError
-from train.loop import Run, Settings, TrainingError, resume_run, start_run, train
+from train.loop import Run, TrainingError, resume_run, start_run, train
 from train.model import family, family_names
+from train.settings import Settings
 
 INTERRUPTED = 130  # exit code of a run that was stopped before its last iteration
 

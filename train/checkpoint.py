@@ -54,10 +54,10 @@ def write_checkpoint(
     for name, content in zip(FILES, contents, strict=True):
         _write(part / name, content)
     _write(part / "trainer.json", _seal(iteration, dict(zip(FILES, contents, strict=True))))
-    shutil.rmtree(folder, ignore_errors=True)
+    _remove(folder)
     os.rename(part, folder)
     for old in checkpoints(run)[:-KEEP]:
-        shutil.rmtree(old)
+        _remove(old)
     return folder
 
 
@@ -80,11 +80,18 @@ def find_checkpoint(place: Path) -> Path:
 def read_checkpoint(folder: Path) -> tuple[int, dict[str, Any], Tensors, Tensors]:
     """Iteration, config, parameters and trainer state of a checkpoint, checked."""
     seal = _read_json(folder / "trainer.json", ("format", "iteration", "files"))
+    if not isinstance(seal["files"], dict) or not isinstance(seal["iteration"], int):
+        raise CheckpointError(folder / "trainer.json", "iteration or files are not what they were")
     for name in FILES:
         _check(folder / name, seal["files"].get(name))
     config = _read_json(folder / "config.json", None)
     parameters = _read_tensors(folder / "parameters.safetensors")
     return seal["iteration"], config, parameters, _read_tensors(folder / "trainer.safetensors")
+
+
+def _remove(folder: Path) -> None:
+    (folder / "trainer.json").unlink(missing_ok=True)  # first: what is half gone isn't whole
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _write(path: Path, content: bytes) -> None:

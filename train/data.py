@@ -6,6 +6,7 @@ address, and the SHA-256 of what comes is checked.
 """
 
 import hashlib
+import http.client
 import os
 import urllib.request
 from dataclasses import dataclass
@@ -69,7 +70,7 @@ def load_shakespeare(allow_download: bool) -> bytes:
     try:
         with urllib.request.urlopen(SHAKESPEARE_URL, timeout=DOWNLOAD_TIMEOUT_S) as answer:
             content = _checked(answer.read(), SHAKESPEARE_URL)
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         raise DataError(_missing(f"and {SHAKESPEARE_URL} did not answer ({error})")) from None
     _write_cache(content)
     return content

@@ -24,18 +24,17 @@ def bits_per_character(model: Model, ids: Tensor, lanes: int = 1) -> float:
     One lane is one stream from start to end; more lanes are faster and start afresh as often.
     """
     weights, length = model.weights(), len(ids) // lanes
-    xs = ids[: lanes * length].view(lanes, length).T  # (T, B)
-    total = -log_probabilities(model, weights, xs).double().sum().item()
+    whole = ids[: lanes * length].view(lanes, length).T  # (T, B)
     rest = ids[lanes * length :].unsqueeze(-1)  # (T, 1), fewer than `lanes` characters
-    if len(rest):
-        total -= log_probabilities(model, weights, rest).double().sum().item()
-    return total / len(ids) / math.log(2.0)
+    taken = [log_probabilities(model, weights, xs) for xs in (whole, rest) if len(xs)]
+    total = sum(scores.double().sum().item() for scores in taken)
+    return -total / len(ids) / math.log(2.0)
 
 
 def log_probabilities(model: Model, weights: Weights, xs: Tensor) -> Tensor:
     """ln p of each character given those before it: (T, B) -> (T, B)."""
     state, taken = model.init_state(xs.shape[1]), []
-    for chunk in xs.split(model.correct_every or CHUNK):
+    for chunk in torch.split(xs, model.correct_every or CHUNK):
         state = model.correct(state) if model.correct_every else state
         state, logits = predict(model, weights, state, chunk)
         scores = logits[:-1].log_softmax(-1)  # (T, B, V)

@@ -85,7 +85,7 @@ class SO(Group):
         u = u * math.sqrt(0.5)
         signed = torch.cat([u, -u, torch.zeros_like(u[..., :1])], dim=-1)  # (..., 2D + 1)
         flat = signed.index_select(-1, self._unpack.to(u.device))
-        return flat.unflatten(-1, (self.d, self.d))
+        return torch.unflatten(flat, -1, (self.d, self.d))
 
     def exp(self, X: Tensor) -> Tensor:
         """The matrix exponential of a skew-symmetric X."""

@@ -13,7 +13,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,46 +25,12 @@ from tqdm import tqdm
 from train import checkpoint, data
 from train.evaluate import bits_per_character, write_text
 from train.model import Model, family, predict
+from train.settings import Settings
 
 VALID_LANES = 64
 SAMPLE_CHARACTERS = 160
 START_RATE, END_RATE = 0.04, 4e-6  # of the peak, at the ends of the cycle
 MOMENTUM = (0.85, 0.95)  # at the peak, at the ends
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """How to train; every field is a command-line option."""
-
-    data: str = field(
-        default="shakespeare", metadata={"help": "shakespeare, python-docs, or a UTF-8 file"}
-    )
-    iterations: int = field(default=4000, metadata={"help": "optimiser updates"})
-    window: int = field(default=64, metadata={"help": "characters a gradient looks back"})
-    batch: int = field(default=32, metadata={"help": "windows per iteration"})
-    learning_rate: float = field(default=0.015, metadata={"help": "peak of the cycle"})
-    weight_decay: float = field(default=0.0, metadata={"help": "AdamW's, on matrices"})
-    clip: float = field(default=1.0, metadata={"help": "largest norm of the gradient"})
-    warm_up: float = field(default=0.1, metadata={"help": "share of iterations before the peak"})
-    seed: int = field(default=0, metadata={"help": "of parameters, windows and samples"})
-    valid_every: int = field(default=500, metadata={"help": "iterations between validations"})
-    checkpoint_every: int = field(default=500, metadata={"help": "iterations between checkpoints"})
-    threads: int = field(default=1, metadata={"help": "CPU threads; small models want one"})
-
-    def __post_init__(self) -> None:
-        counts = ("iterations", "window", "batch", "valid_every", "checkpoint_every", "threads")
-        for name in counts:
-            if (found := getattr(self, name)) < 1:
-                raise ValueError(f"{name}: found {found}, expected at least 1")
-        for name in ("learning_rate", "clip"):
-            if not 0.0 < (found := getattr(self, name)) < math.inf:
-                raise ValueError(f"{name}: found {found}, expected a positive number")
-        if not 0.0 <= self.weight_decay < math.inf:
-            raise ValueError(f"weight_decay: found {self.weight_decay}, expected 0 or more")
-        if not 0.0 <= self.warm_up < 1.0:
-            raise ValueError(f"warm_up: found {self.warm_up}, expected a share below 1")
-        if not 0 <= self.seed < 2**63:
-            raise ValueError(f"seed: found {self.seed}, expected 0 to 2^63 - 1")
 
 
 class TrainingError(RuntimeError):
@@ -83,7 +49,7 @@ class Run:
         self.splits = data.split(ids, self.settings.window)
         self.generator = torch.Generator().manual_seed(self.settings.seed)
         kind = family(config["family"])
-        self.model = kind(kind.Config(**config["config"]), self.generator)  # type: ignore[call-arg]
+        self.model = kind(kind.Config(**config["config"]), self.generator)
         self.optimizer = make_optimizer(self.model, self.settings)
         self.stop_requested = False
 
@@ -123,7 +89,7 @@ def start_run(folder: Path, family_name: str, sizes: dict[str, Any], settings: S
 
 
 def resume_run(folder: Path) -> Run:
-    """The run as its newest checkpoint left it."""
+    """The run as its newest checkpoint left it, or as the checkpoint that `folder` is."""
     place = checkpoint.find_checkpoint(folder)
     iteration, config, parameters, trainer = checkpoint.read_checkpoint(place)
     text = data.load_text(config["training"]["data"])
@@ -132,7 +98,7 @@ def resume_run(folder: Path) -> Run:
             f"{text.name}: found SHA-256 {text.sha256}, expected {config['data']['sha256']}; "
             "the run was started on another text"
         )
-    run = Run(folder, config, text)
+    run = Run(place.parent, config, text)
     run.iteration = iteration
     run.model.load_state_dict(parameters)
     _load_trainer(run, trainer)
@@ -171,6 +137,8 @@ def train(run: Run, quiet: bool = False) -> bool:
     Ends with a validation, a test and a checkpoint. SIGINT or SIGTERM end the iteration, write a
     checkpoint and return.
     """
+    if _finished(run):
+        return True  # tested and saved when it got there
     settings, started, bar = run.settings, time.monotonic(), progress_bar(run, quiet)
     with bar, stop_on_signal(run):
         while run.iteration < settings.iterations and not run.stop_requested:
@@ -182,9 +150,9 @@ def train(run: Run, quiet: bool = False) -> bool:
                 _validate(run, bar)
             if run.iteration % settings.checkpoint_every == 0 and not _finished(run):
                 save_run(run)
-    if _finished(run):
-        _test(run)
-    save_run(run)
+        if _finished(run):
+            _test(run)
+        save_run(run)
     return _finished(run)
 
 
@@ -211,9 +179,7 @@ def train_iteration(run: Run) -> tuple[float, float]:
 def sample_windows(run: Run) -> Tensor:
     """Random windows of the training text and their next character: (T + 1, B)."""
     ids, settings = run.splits.train, run.settings
-    starts = torch.randint(
-        len(ids) - settings.window, (settings.batch,), generator=run.generator
-    )
+    starts = torch.randint(len(ids) - settings.window, (settings.batch,), generator=run.generator)
     return ids[torch.arange(settings.window + 1).unsqueeze(-1) + starts]
 
 

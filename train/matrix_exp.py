@@ -45,8 +45,8 @@ def coefficients() -> tuple[float, ...]:
 def matrix_exp(S: Tensor) -> Tensor:  # (..., d, d) -> (..., d, d)
     """exp(S) of skew-symmetric S, equal to `matrix_exp_reference` to float accuracy.
 
-    S of any norm up to 2^30; NaN in gives NaN out. In an ONNX export this is one
-    `torsor.MatrixExp` node.
+    S of any norm up to 2^30; NaN in gives NaN out, and leaves the rest of the batch alone. In an
+    ONNX export this is one `torsor.MatrixExp` node.
     """
     if torch.onnx.is_in_onnx_export():
         exported: Tensor = torch.onnx.ops.symbolic(
@@ -56,12 +56,15 @@ def matrix_exp(S: Tensor) -> Tensor:  # (..., d, d) -> (..., d, d)
     angle = angle_bound(S)
     for observe in _observers:
         observe(angle)
+    if not math.isfinite(angle):  # a broken matrix has no say in how the others are squared
+        angle = angle_bound(S[torch.linalg.matrix_norm(S).isfinite()])
     return _scale_and_square(S, num_squarings(angle))
 
 
 def matrix_exp_reference(S: Tensor) -> Tensor:  # (..., d, d) -> (..., d, d)
     """exp(S) by `torch.linalg.matrix_exp`: the plain form, for any square S."""
-    return torch.linalg.matrix_exp(S)
+    E: Tensor = torch.linalg.matrix_exp(S)
+    return E
 
 
 def angle_bound(S: Tensor) -> float:

@@ -1,7 +1,7 @@
 """The family contract: parameters → weights → step.
 
     parameters --weights()--> effective weights {name: tensor}
-    step(weights, state, x) -> (state, y):   state' = update(weights, state, x);  y = readout(state')
+    step(weights, state, x) -> (state, y):  state' = update(weights, state, x);  y = readout(state')
 
 `y` are the logits of the character after x, so `readout(initial state)` predicts the first one. An
 object holds parameters only: state goes in and comes out. Every family is one file in

@@ -28,7 +28,7 @@ class _Strict(BaseModel):
 class GenerateRequest(_Strict):
     """Write text. The body of `POST /v1/ablations/generate`, and of gRPC's Generate."""
 
-    model: str | None = Field(None, description="id of a model; may be left out if there is one")
+    model: str | None = Field(None, description="id of a model; left out: the first one served")
     prompt: str = Field("", max_length=MAX_PROMPT_CHARACTERS, description="empty: from the start")
     max_tokens: int = Field(16, ge=0, le=MAX_TOKENS, description="characters to write at most")
     temperature: float = Field(1.0, ge=0, le=100, description="0: always the most probable")
@@ -112,7 +112,7 @@ Request = TypeVar("Request", bound=_Strict)
 
 
 def parse_request(kind: type[Request], value: Any) -> Request:
-    """The checked request, or a `RequestError` that names the field, what was found and expected."""
+    """The checked request, or a `RequestError` naming the field, what was found and expected."""
     try:
         return kind.model_validate(value)
     except ValidationError as error:
@@ -123,6 +123,7 @@ def _explain(error: ValidationError) -> RequestError:
     first = error.errors(include_url=False, include_context=False)[0]
     field = ".".join(str(part) for part in first["loc"] if not _is_branch(part))
     if first["type"] == "extra_forbidden":
+        field = ".".join(str(part) for part in first["loc"])
         return invalid(field, "unknown field; remove it, the server does not honour it")
     if first["type"] == "value_error":  # our own sentences already name field and remedy
         message = first["msg"].removeprefix("Value error, ")

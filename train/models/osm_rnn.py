@@ -22,7 +22,7 @@ MIXING_STD = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
+class OsmRnnConfig:
     """Sizes of an OSM-RNN over SO(d)."""
 
     vocabulary_size: int
@@ -52,12 +52,12 @@ class OsmRnn(Model):
     """
 
     family = "osm-rnn"
-    Config = Config
+    Config = OsmRnnConfig
     learning_rate = 0.015
     learning_rates = {"tokens": 0.5, "mixing": 0.25}
     correct_every = 16
 
-    def __init__(self, config: Config, generator: torch.Generator | None = None) -> None:
+    def __init__(self, config: OsmRnnConfig, generator: torch.Generator | None = None) -> None:
         super().__init__()
         self.config, self.group = config, SO(config.d)
         V, d, D = config.vocabulary_size, config.d, self.group.dim

@@ -17,7 +17,7 @@ INPUT_STD = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
+class TanhRnnConfig:
     """Sizes of a tanh RNN."""
 
     vocabulary_size: int
@@ -47,11 +47,11 @@ class TanhRnn(Model):
     """
 
     family = "tanh-rnn"
-    Config = Config
-    learning_rate = 0.005
+    Config = TanhRnnConfig
+    learning_rate = 0.02
     learning_rates = {"recurrent": 0.5}
 
-    def __init__(self, config: Config, generator: torch.Generator | None = None) -> None:
+    def __init__(self, config: TanhRnnConfig, generator: torch.Generator | None = None) -> None:
         super().__init__()
         self.config = config
         V, n = config.vocabulary_size, config.n
@@ -65,7 +65,7 @@ class TanhRnn(Model):
 
     def weights(self) -> Weights:
         """The parameters as they are."""
-        weights = {
+        weights: Weights = {
             "input": self.input,
             "recurrent": self.recurrent,
             "readout": self.readout_weight,

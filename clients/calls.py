@@ -1,0 +1,115 @@
+"""What is asked over HTTP and how answers are read, without a transport: once for both clients."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+from urllib.parse import quote
+
+from clients import answers, options
+from clients.errors import ServerError, TorsorError, UnexpectedAnswer
+from clients.events import MALFORMED, error_of
+from clients.results import (
+    Chunk,
+    Completion,
+    Json,
+    ModelInfo,
+    ScoreResult,
+    Structure,
+)
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[Answer]):
+    """One question with one answer."""
+
+    method: str
+    path: str
+    read: Callable[[Json], Answer]
+    content: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamCall:
+    """One question that is answered by events; `read` turns one into chunks."""
+
+    path: str
+    content: bytes
+    read: Callable[[Json], list[Chunk]]
+
+
+def models() -> Call[tuple[ModelInfo, ...]]:
+    """The models that the server holds."""
+    return Call("GET", "v1/models", answers.read_models)
+
+
+def structure(model: str) -> Call[Structure]:
+    """What can be ablated in a model."""
+    return Call("GET", f"v1/models/{quote(model, safe='')}/structure", answers.read_structure)
+
+
+def complete(prompt: str, given: options.GenerateOptions) -> Call[Completion]:
+    """A completion, all at once."""
+    body = options.generate_body(prompt, given)
+    return Call("POST", "v1/completions", answers.read_completion, _content(body))
+
+
+def generate(prompt: str, given: options.GenerateOptions) -> StreamCall:
+    """A completion as it is written."""
+    body = options.generate_body(prompt, given)
+    body |= {"stream": True, "stream_options": {"include_usage": True}}
+    return StreamCall("v1/completions", _content(body), answers.CompletionEvents().read)
+
+
+def generate_pair(
+    prompt: str, ablation: options.Ablation, given: options.PairOptions
+) -> StreamCall:
+    """The plain and the ablated model's texts as they are written."""
+    body = options.pair_body(prompt, ablation, given) | {"stream": True}
+    return StreamCall("v1/ablations/generate", _content(body), answers.read_pair_event)
+
+
+def score(
+    text: str, ablation: options.Ablation | None, given: options.ScoreOptions
+) -> Call[ScoreResult]:
+    """Bits per character of a text."""
+    body = options.score_body(text, ablation, given)
+    return Call("POST", "v1/ablations/score", answers.read_score, _content(body))
+
+
+def only_model(held: tuple[ModelInfo, ...]) -> str:
+    """The id of the one model; `ServerError` if there are more, as the server itself refuses."""
+    if len(held) == 1:
+        return held[0].id
+    names = ", ".join(model.id for model in held) or "none, the server holds no model"
+    raise ServerError("invalid_request", f"model: found none, expected one of: {names}", "model")
+
+
+def read_answer(call: Call[Answer], address: str, content: bytes) -> Answer:
+    """The answer in a body; `UnexpectedAnswer` if it isn't shaped as the wire says."""
+    try:
+        return call.read(json.loads(content))
+    except MALFORMED as error:
+        found = f"{content[:80]!r} from {call.path}"
+        raise UnexpectedAnswer(address, found) from error
+
+
+def read_error(
+    address: str, status: int, headers: Mapping[str, str], content: bytes
+) -> TorsorError:
+    """The error that an answer with a status other than 2xx says."""
+    seconds = headers.get("retry-after", "")
+    try:
+        return error_of(json.loads(content), float(seconds) if seconds.isdigit() else None)
+    except MALFORMED:
+        return UnexpectedAnswer(address, f"HTTP {status} with the body {content[:80]!r}")
+
+
+def _content(body: dict[str, Any]) -> bytes:
+    try:
+        text = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        return text.encode()
+    except (TypeError, ValueError) as error:  # only an ablation can still hold what JSON can't
+        raise options.unfit_ablation(error) from None

@@ -1,0 +1,156 @@
+"""The commands of `torsor` that ask a server. Text goes to stdout, notes about it to stderr."""
+
+import json
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clients import tables
+from clients.options import Ablation, PairOptions
+from clients.results import Chunk, join_pair, to_json
+
+if TYPE_CHECKING:  # only the client that is asked for is loaded
+    from clients.grpc_client import GrpcClient
+    from clients.http_client import HttpClient
+
+    Client = HttpClient | GrpcClient
+
+
+def run(args: Namespace) -> None:
+    """Run the command; raises the errors of clients/errors.py, and ValueError for bad input."""
+    with open_client(args.url, args.grpc) as client:
+        COMMANDS[args.command](client, args)
+
+
+def open_client(url: str | None, over_grpc: bool) -> "Client":
+    """The client of the server at `url`, else at the environment's, else at the usual address."""
+    if over_grpc:
+        from clients.grpc_client import DEFAULT_TARGET, GrpcClient
+
+        return GrpcClient(url or os.environ.get("TORSOR_GRPC_URL") or DEFAULT_TARGET)
+    from clients.http_client import DEFAULT_URL, HttpClient
+
+    return HttpClient(url or os.environ.get("TORSOR_URL") or DEFAULT_URL)
+
+
+def read_ablation(source: str | None) -> Ablation | None:
+    """The ablation in a JSON text or in a file of one; ValueError if there is none in it."""
+    if source is None:
+        return None
+    is_text = source.lstrip()[:1] in ("{", "[")
+    text = source if is_text else _read_file(source, "--ablation: expected JSON or its file, ")
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        where = "" if is_text else f" in {source}"
+        raise ValueError(f"--ablation: found invalid JSON{where}: {error}") from None
+    if not isinstance(value, dict):
+        raise ValueError(
+            f"--ablation: found {value!r:.60}, expected an object: "
+            '{"edits": [{"target": ..., "op": ...}]}'
+        )
+    return value
+
+
+def _generate(client: "Client", args: Namespace) -> None:
+    ablation = read_ablation(args.ablation)
+    prompt, sampling = _read_prompt(args.prompt), _sampling(args)
+    if args.json:
+        print(to_json(client.complete(prompt, ablation=ablation, **sampling)))
+        return
+    with closing(client.generate(prompt, ablation=ablation, **sampling)) as stream:
+        _write(stream, drawn=args.seed is None)
+
+
+def _write(stream: Iterable[Chunk], drawn: bool) -> None:
+    last, ablation = "\n", None
+    try:
+        for chunk in stream:
+            if drawn and chunk.seed is not None:
+                print(f"seed {chunk.seed}", file=sys.stderr, flush=True)
+                drawn = False
+            sys.stdout.write(chunk.text)
+            sys.stdout.flush()
+            last = chunk.text[-1:] or last
+            ablation = chunk.summary.ablation if chunk.summary else ablation
+    finally:
+        # On a terminal the shell's prompt, notes and errors begin a line of their own
+        if sys.stdout.isatty() and last != "\n":
+            print(file=sys.stderr)
+    for line in tables.removed(ablation):
+        print(f"removed {line}", file=sys.stderr)
+
+
+def _ablate(client: "Client", args: Namespace) -> None:
+    ablation = read_ablation(args.ablation)
+    assert ablation is not None  # argparse requires it
+    pair = join_pair(client.generate_pair(_read_prompt(args.prompt), ablation, **_sampling(args)))
+    print(to_json(pair) if args.json else tables.pair(pair))
+
+
+def _score(client: "Client", args: Namespace) -> None:
+    ablation = read_ablation(args.ablation)
+    text = _read_stdin() if args.file == "-" else _read_file(args.file, "FILE: ")
+    result = client.score(text[: args.limit], ablation, model=args.model, unknown=args.unknown)
+    print(to_json(result) if args.json else tables.score(result))
+
+
+def _models(client: "Client", args: Namespace) -> None:
+    models = client.models()
+    print(to_json(models) if args.json else tables.models(models))
+
+
+def _structure(client: "Client", args: Namespace) -> None:
+    structure = client.structure(args.model)
+    print(to_json(structure) if args.json else tables.structure(structure))
+
+
+COMMANDS: dict[str, Callable[["Client", Namespace], None]] = {
+    "generate": _generate,
+    "ablate": _ablate,
+    "score": _score,
+    "models": _models,
+    "structure": _structure,
+}
+
+
+def _sampling(args: Namespace) -> PairOptions:
+    return PairOptions(
+        model=args.model,
+        max_tokens=args.max_tokens,
+        temperature=args.temperature,
+        top_k=args.top_k,
+        top_p=args.top_p,
+        seed=args.seed,
+        stop=args.stop,
+        unknown=args.unknown,
+    )
+
+
+def _read_prompt(prompt: str) -> str:
+    return _read_stdin() if prompt == "-" else prompt
+
+
+def _read_stdin() -> str:
+    return _decode(sys.stdin.buffer.read(), "stdin")
+
+
+def _read_file(path: str, label: str) -> str:
+    try:
+        return _decode(Path(path).read_bytes(), path)  # bytes: newlines stay as they are
+    except OSError as error:
+        raise ValueError(f"{label}found {path!r:.60}: {error.strerror}") from None
+
+
+def _decode(content: bytes, source: str) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{source}: found bytes that are not UTF-8 ({error.reason} at {error.start}), "
+            "expected a UTF-8 text: convert it first"
+        ) from None

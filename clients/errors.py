@@ -1,0 +1,76 @@
+"""What can go wrong when a server is asked.
+
+TorsorError
+├── ConnectionFailed   nothing answers at the address
+├── StreamBroken       the connection was lost before the answer was whole
+├── UnexpectedAnswer   what answers does not speak our wire
+└── ServerError        the request was refused, or failed: code, message, field
+"""
+
+
+class TorsorError(Exception):
+    """Any of the errors of this file."""
+
+
+class ConnectionFailed(TorsorError):
+    """Nothing answers at the address."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(address, reason)
+        self.address, self.reason = address, reason
+
+    def __str__(self) -> str:
+        return (
+            f"cannot connect to {self.address} ({self.reason}): is the server running? "
+            "Start it with: torsor serve"
+        )
+
+
+class StreamBroken(TorsorError):
+    """The connection was lost before the answer was whole."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(address, reason)
+        self.address, self.reason = address, reason
+
+    def __str__(self) -> str:
+        return (
+            f"the connection to {self.address} was lost before the answer was whole "
+            f"({self.reason}): ask again; the same seed gives the same text"
+        )
+
+
+class UnexpectedAnswer(TorsorError):
+    """What answers does not speak our wire."""
+
+    def __init__(self, address: str, found: str) -> None:
+        super().__init__(address, found)
+        self.address, self.found = address, found
+
+    def __str__(self) -> str:
+        return (
+            f"{self.address}: found {self.found}, expected the answer of a torsor server: "
+            "check the address and the server's version"
+        )
+
+
+class ServerError(TorsorError):
+    """The request was refused or failed; `code` is one of serve/wire/errors.py, `field` says where.
+
+    What breaks the server's own rules for requests is refused here already, with equal words.
+    `retry_after_s` is given with code `queue_full` over HTTP.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        field: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(code, message, field, retry_after_s)
+        self.code, self.message, self.field = code, message, field
+        self.retry_after_s = retry_after_s
+
+    def __str__(self) -> str:
+        return self.message

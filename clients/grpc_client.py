@@ -1,0 +1,241 @@
+"""Ask a server over gRPC: the verbs, options, results and errors of `HttpClient`.
+
+A stream starts when its first chunk is asked for; closing it early cancels the call.
+"""
+
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import Any, Self, TypeVar, Unpack
+
+import grpc
+from google.protobuf import json_format
+from google.protobuf.message import Message
+from google.protobuf.struct_pb2 import Struct
+
+from clients import answers
+from clients.errors import (
+    ConnectionFailed,
+    ServerError,
+    StreamBroken,
+    TorsorError,
+    UnexpectedAnswer,
+)
+from clients.events import MALFORMED
+from clients.options import (
+    Ablation,
+    GenerateOptions,
+    PairOptions,
+    ScoreOptions,
+    generate_body,
+    pair_body,
+    score_body,
+    unfit_ablation,
+)
+from clients.results import (
+    Character,
+    Chunk,
+    Completion,
+    Json,
+    ModelInfo,
+    ScoreResult,
+    Structure,
+    Summary,
+    Usage,
+    join_completion,
+)
+from serve.wire import torsor_pb2 as pb
+from serve.wire.torsor_pb2_grpc import TorsorStub
+
+DEFAULT_TARGET = "127.0.0.1:3001"
+LOOPBACK = ("127.0.0.1:", "localhost:", "[::1]:")
+
+Request = TypeVar("Request", bound=Message)
+
+
+class GrpcClient:
+    """`target` is HOST:PORT; `deadline_s` the time for a whole call, None: the server's limits."""
+
+    def __init__(self, target: str = DEFAULT_TARGET, *, deadline_s: float | None = None) -> None:
+        if "://" in target:
+            raise ValueError(f"target: found {target!r}, expected HOST:PORT")
+        self.target, self._deadline_s = target, deadline_s
+        self._channel = grpc.insecure_channel(target, options=_channel_options(target))
+        self._stub: Any = TorsorStub(self._channel)  # type: ignore[no-untyped-call]  # generated
+
+    def models(self) -> tuple[ModelInfo, ...]:
+        """The models that the server holds."""
+        reply: pb.ModelsReply = self._ask(self._stub.Models, pb.ModelsRequest())
+        pages = [_struct(model.details) | {"id": model.id} for model in reply.models]
+        with _understood(self.target):
+            return answers.read_models({"data": pages})
+
+    def structure(self, model: str | None = None) -> Structure:
+        """What can be ablated; `model` may be left out if the server holds one."""
+        request = pb.StructureRequest(model=model)
+        reply: pb.StructureReply = self._ask(self._stub.Structure, request)
+        targets = [_struct(target) for target in reply.targets]
+        with _understood(self.target):
+            return answers.read_structure({"model": reply.model, "targets": targets})
+
+    def generate(
+        self, prompt: str, **options: Unpack[GenerateOptions]
+    ) -> Generator[Chunk, None, None]:
+        """The text as it is written; the last chunk holds the summary."""
+        return self._stream(_generate_request(generate_body(prompt, options)))
+
+    def complete(self, prompt: str, **options: Unpack[GenerateOptions]) -> Completion:
+        """All choices, when they are whole."""
+        stream = self.generate(prompt, **options)
+        with _understood(self.target):
+            return join_completion(stream)
+
+    def generate_pair(
+        self, prompt: str, ablation: Ablation, **options: Unpack[PairOptions]
+    ) -> Generator[Chunk, None, None]:
+        """Chunks of the branches `baseline` and `ablated`, under the same random numbers."""
+        body = pair_body(prompt, ablation, options)
+        return self._stream(_generate_request(body | {"paired": True}))
+
+    def score(
+        self, text: str, ablation: Ablation | None = None, **options: Unpack[ScoreOptions]
+    ) -> ScoreResult:
+        """Bits per character of `text`, and with an ablation what it changes."""
+        request = _message(score_body(text, ablation, options), pb.ScoreRequest())
+        reply: pb.ScoreReply = self._ask(self._stub.Score, request)
+        with _understood(self.target):
+            return answers.read_score(_score_page(reply))
+
+    def close(self) -> None:
+        """Close the channel."""
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ask(self, method: Any, request: Message) -> Any:
+        try:
+            return method(request, timeout=self._deadline_s)
+        except grpc.RpcError as error:
+            raise _translate(error, self.target, started=False) from error
+
+    def _stream(self, request: pb.GenerateRequest) -> Generator[Chunk, None, None]:
+        call = self._stub.Generate(request, timeout=self._deadline_s)
+        started = False
+        try:
+            for message in call:
+                started = True
+                yield _chunk(message)
+        except grpc.RpcError as error:
+            raise _translate(error, self.target, started) from error
+        finally:
+            call.cancel()  # does nothing to a call that has ended
+
+
+def _channel_options(target: str) -> list[tuple[str, int]]:
+    # A detailed score of a long text is larger than gRPC's limit of 4 MiB
+    return [
+        ("grpc.max_receive_message_length", -1),
+        ("grpc.enable_http_proxy", int(not target.startswith(LOOPBACK))),
+    ]
+
+
+def _generate_request(body: dict[str, Any]) -> pb.GenerateRequest:
+    if isinstance(body.get("stop"), str):
+        body |= {"stop": [body["stop"]]}
+    return _message(body, pb.GenerateRequest())
+
+
+def _message(body: dict[str, Any], message: Request) -> Request:
+    try:
+        return json_format.ParseDict(body, message)
+    except (json_format.ParseError, TypeError, ValueError) as error:
+        raise unfit_ablation(error) from None  # everything else in the body is checked
+
+
+def _struct(message: Struct) -> dict[str, Json]:
+    return json_format.MessageToDict(message)
+
+
+def _optional(message: Message, name: str) -> Any:
+    return getattr(message, name) if message.HasField(name) else None
+
+
+def _ablation(message: pb.Summary | pb.ScoreReply) -> Json:
+    return answers.plain(_struct(message.ablation)) if message.HasField("ablation") else None
+
+
+def _chunk(message: pb.GenerateChunk) -> Chunk:
+    return Chunk(
+        text=message.text,
+        index=message.index,
+        branch=message.branch,
+        characters=tuple(_character(character) for character in message.characters),
+        finish_reason=_optional(message, "finish_reason"),
+        stop=_optional(message, "stop"),
+        seed=_optional(message, "seed"),
+        summary=_summary(message.summary) if message.HasField("summary") else None,
+    )
+
+
+def _character(message: pb.Character) -> Character:
+    logprob = _optional(message, "logprob")
+    return Character(text=message.text, logprob=logprob, top_logprobs=dict(message.top_logprobs))
+
+
+def _summary(message: pb.Summary) -> Summary:
+    return Summary(
+        model=message.model,
+        usage=_usage(message.usage),
+        ablation=_ablation(message),
+        first_difference=_optional(message, "first_difference"),
+    )
+
+
+def _usage(message: pb.Usage) -> Usage:
+    return Usage(
+        prompt_tokens=message.prompt_tokens,
+        completion_tokens=message.completion_tokens,
+        total_tokens=message.total_tokens,
+    )
+
+
+def _score_page(reply: pb.ScoreReply) -> Json:
+    def score(message: pb.Score) -> Json:
+        return {"bpc": message.bpc, "logprobs": list(message.logprobs)}
+
+    return {
+        "model": reply.model,
+        "num_characters": reply.num_characters,
+        "baseline": score(reply.baseline),
+        "ablated": score(reply.ablated) if reply.HasField("ablated") else None,
+        "delta_bpc": _optional(reply, "delta_bpc"),
+        "mean_kl": _optional(reply, "mean_kl"),
+        "kl": list(reply.kl),
+        "ablation": _ablation(reply),
+    }
+
+
+@contextmanager
+def _understood(target: str) -> Iterator[None]:
+    try:
+        yield
+    except MALFORMED as error:
+        raise UnexpectedAnswer(target, f"a reply that can't be read ({error!r})") from error
+
+
+def _translate(error: grpc.RpcError, target: str, started: bool) -> TorsorError:
+    assert isinstance(error, grpc.Call)
+    code, details = error.code(), error.details() or ""
+    trailing = {key: str(value) for key, value in error.trailing_metadata() or ()}
+    if "torsor-code" in trailing:
+        return ServerError(trailing["torsor-code"], details, trailing.get("torsor-field") or None)
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return ServerError("timeout", f"deadline_s: found no whole answer in time ({details})")
+    if code is grpc.StatusCode.UNAVAILABLE and not started:
+        return ConnectionFailed(target, details)
+    if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+        return StreamBroken(target, details)
+    return UnexpectedAnswer(target, f"gRPC {code.name} ({details})")

@@ -1,0 +1,81 @@
+"""What may be asked: the options of each verb, checked by the server's own rules before sending.
+
+An option left out, or None, takes the server's default (see serve/wire/requests.py); one that does
+not exist is a TypeError, one that has a wrong value a ServerError that names the field.
+"""
+
+from typing import Any, TypedDict
+
+from clients.errors import ServerError
+from serve.wire.errors import RequestError
+from serve.wire.requests import GenerateRequest, Request, ScoreRequest, parse_request
+
+Ablation = dict[str, Any]  # {"name": ..., "edits": [{"target": ..., "op": ..., ...}, ...]}
+
+
+class PairOptions(TypedDict, total=False):
+    """Options of `generate_pair`."""
+
+    model: str | None  # may be left out if the server holds one model
+    max_tokens: int | None  # characters to write at most
+    temperature: float | None  # 0: always the most probable
+    top_k: int | None  # keep the k most probable; 0: all
+    top_p: float | None  # keep the smallest set of this probability
+    seed: int | None  # left out: the server draws one and says which
+    stop: str | list[str] | None  # strings that end the text, left out of it
+    logit_bias: dict[str, float] | None  # index of a character: added to its logit
+    echo: bool | None  # answer the prompt too
+    unknown: str | None  # characters outside the vocabulary: "error", "skip" or "replace"
+
+
+class GenerateOptions(PairOptions, total=False):
+    """Options of `generate` and `complete`."""
+
+    n: int | None  # choices, each with a seed of its own
+    logprobs: int | None  # answer characters with this many alternatives
+    echo: bool | None  # answer the prompt too
+    ablation: Ablation | None
+
+
+class ScoreOptions(TypedDict, total=False):
+    """Options of `score`."""
+
+    model: str | None
+    unknown: str | None
+    detail: bool | None  # also per-character log-probabilities and KL
+
+
+def generate_body(prompt: str, options: GenerateOptions) -> dict[str, Any]:
+    """The request of `generate` and `complete`, as JSON."""
+    return _checked(GenerateRequest, {"prompt": prompt}, options, GenerateOptions)
+
+
+def pair_body(prompt: str, ablation: Ablation, options: PairOptions) -> dict[str, Any]:
+    """The request of `generate_pair`, as JSON."""
+    given = {"prompt": prompt, "ablation": ablation}
+    return _checked(GenerateRequest, given, options, PairOptions)
+
+
+def score_body(text: str, ablation: Ablation | None, options: ScoreOptions) -> dict[str, Any]:
+    """The request of `score`, as JSON."""
+    given = {"text": text} | ({} if ablation is None else {"ablation": ablation})
+    return _checked(ScoreRequest, given, options, ScoreOptions)
+
+
+def _checked(
+    kind: type[Request], given: dict[str, Any], options: Any, known: Any
+) -> dict[str, Any]:
+    names = known.__annotations__
+    if unknown := [name for name in options if name not in names]:
+        raise TypeError(f"found option {unknown[0]!r}, expected any of: {', '.join(names)}")
+    given = given | {name: value for name, value in options.items() if value is not None}
+    try:
+        return parse_request(kind, given).model_dump(exclude_unset=True)
+    except RequestError as error:
+        raise ServerError(error.code, error.message, error.field) from None
+
+
+def unfit_ablation(error: Exception) -> ServerError:
+    """An ablation that can't be written to the wire."""
+    reason = str(error).splitlines()[0]
+    return ServerError("invalid_request", f"ablation: {reason}; expected plain JSON", "ablation")

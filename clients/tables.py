@@ -1,0 +1,96 @@
+"""Results as text for a terminal."""
+
+from collections.abc import Iterable, Sequence
+
+from clients.results import Json, ModelInfo, Pair, ScoreResult, Structure, Target
+
+NOTHING = "-"
+
+Row = tuple[str, ...]
+
+
+def models(held: Iterable[ModelInfo]) -> str:
+    """One line a model."""
+    rows: list[Row] = [
+        ("MODEL", "FAMILY", "PARAMETERS", "VOCABULARY", "TEST BPC", "DEVICE", "KERNELS")
+    ]
+    rows += [
+        (
+            model.id,
+            model.family,
+            f"{model.num_parameters:,}",
+            str(model.vocabulary_size),
+            _number(model.test_bpc, ".3f"),
+            f"{model.device} ({model.provider})",
+            model.kernels,
+        )
+        for model in held
+    ]
+    return _align(rows)
+
+
+def structure(page: Structure) -> str:
+    """One line a target; R and C split at the alpha that the server answers."""
+    rows: list[Row] = [
+        ("TARGET", "SHAPE", "OPS", "NORM", "RADIUS", "n_R", "n_C", "RR", "C→R", "CC")
+    ]
+    rows += [_target_row(target) for target in page.targets]
+    meanings = _align([(target.name, target.meaning) for target in page.targets])
+    return f"{page.model}\n\n{_align(rows)}\n\n{meanings}"
+
+
+def score(result: ScoreResult) -> str:
+    """BPC, and with an ablation what it changed and what was removed."""
+    rows = [
+        ("model", result.model),
+        ("characters", f"{result.num_characters:,}"),
+        ("BPC", f"{result.baseline.bpc:.4f}"),
+    ]
+    if result.ablated is not None:
+        rows += [
+            ("ablated BPC", f"{result.ablated.bpc:.4f}"),
+            ("ΔBPC", _number(result.delta_bpc, "+.4f")),
+            ("mean KL", f"{_number(result.mean_kl, '.4f')} bits"),
+        ]
+    return _align(rows + [("removed", line) for line in removed(result.ablation)])
+
+
+def pair(texts: Pair) -> str:
+    """Both texts under headings, where they part and what was removed."""
+    apart = texts.first_difference
+    where = "none, the texts are equal" if apart is None else f"character {apart}"
+    rows = [("model", texts.model), ("seed", str(texts.seed)), ("first difference", where)]
+    rows += [("removed", line) for line in removed(texts.ablation)]
+    return (
+        f"== baseline ==\n{texts.baseline.text}\n\n"
+        f"== ablated ==\n{texts.ablated.text}\n\n{_align(rows)}"
+    )
+
+
+def removed(ablation: Json) -> list[str]:
+    """One line an edit: what it removed, as a share of its target's Frobenius norm."""
+    lines = []
+    for edit in (ablation or {}).get("removed", []):
+        warnings = "".join(f"; {warning}" for warning in edit.get("warnings", []))
+        lines.append(f"{edit['target']} {edit['op']}: mass {edit['mass']:.4f}{warnings}")
+    return lines
+
+
+def _target_row(target: Target) -> Row:
+    shape = "×".join(map(str, target.shape))
+    row = (target.name, shape, ",".join(target.ops), f"{target.norm:.4f}")
+    if target.spectrum is None:
+        return (*row, *[NOTHING] * 6)
+    spectrum = target.spectrum
+    masses = [f"{mass:.4f}" for mass in spectrum.masses.values()]
+    return (*row, f"{spectrum.rho:.4f}", str(spectrum.n_R), str(spectrum.n_C), *masses)
+
+
+def _number(value: float | None, form: str) -> str:
+    return NOTHING if value is None else format(value, form)
+
+
+def _align(rows: Sequence[Row]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+    return "\n".join(lines)

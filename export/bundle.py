@@ -1,0 +1,249 @@
+"""From a checkpoint to a bundle: the graph, the weights, the parity report, the manifest.
+
+The bundle is made in a folder beside its place and renamed when it is whole. The same checkpoint
+gives the same bytes on one machine.
+"""
+
+import json
+import os
+import shutil
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+
+from export.graph import IR_VERSION, MAX_STEPS, build_advance, set_weights
+from export.matrix_exp import DOMAIN, OPSET, VERSION, body_range, body_squarings
+from export.parity import Subject, measure_parity
+from serve.manifest import (
+    GRAPH_FILE,
+    WEIGHTS_FILE,
+    GraphSpec,
+    Manifest,
+    StateSpec,
+    Target,
+    TensorSpec,
+    describe_file,
+    write_manifest,
+)
+from train.checkpoint import CheckpointError, find_checkpoint, read_checkpoint
+from train.matrix_exp import observed_angles
+from train.model import Model, Weights, family
+
+INITIAL = "initial."  # prefix of initial states among the weights
+ALIGNMENT = 64  # bytes; where the data of weights.safetensors begins
+PROBE_STREAMS, PROBE_CHARACTERS = 32, 512
+
+Arrays = dict[str, np.ndarray]
+
+
+def export_bundle(run: Path, out: Path, name: str | None = None, quiet: bool = False) -> Manifest:
+    """Export the newest checkpoint of a run into the bundle folder `out`.
+
+    Raises `CheckpointError`, `ParityError`, or `ValueError` for a model that can't be exported;
+    `out` is then as it was.
+    """
+    folder = find_checkpoint(run)
+    iteration, config, parameters, _ = read_checkpoint(folder)
+    model = restore_model(folder, config, parameters)
+    training = provenance(folder, config, iteration)
+    with _whole_folder(out) as part:
+        manifest = _fill(part, name or out.name, model, config, training, quiet)
+        write_manifest(part, manifest)
+    return manifest
+
+
+def restore_model(folder: Path, config: dict[str, Any], parameters: dict[str, Any]) -> Model:
+    """The model of a checkpoint."""
+    kind = family(config["family"])
+    model = kind(kind.Config(**config["config"]))  # type: ignore[call-arg]
+    expected = {key: tuple(value.shape) for key, value in model.state_dict().items()}
+    found = {key: tuple(value.shape) for key, value in parameters.items()}
+    if found != expected:
+        raise CheckpointError(
+            folder / "parameters.safetensors", f"found {found}, expected {expected}"
+        )
+    model.load_state_dict(parameters)
+    return model.requires_grad_(False).eval()
+
+
+def provenance(folder: Path, config: dict[str, Any], iteration: int) -> dict[str, Any]:
+    """How the model was trained and what it scored, from the checkpoint's own record."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    scores = {
+        key: line[key]
+        for line in lines
+        for key in ("valid_bpc", "final_valid_bpc", "test_bpc")
+        if key in line
+    }
+    return {
+        "data": config["data"],
+        "split": "characters in order: 90 % training, 5 % validation, 5 % test",
+        "iteration": iteration,
+        **scores,
+        "settings": config["training"],
+    }
+
+
+def probe_angle(model: Model, weights: Weights) -> float:
+    """Largest angle bound that `MatrixExp` met while the model read characters; 0 if none.
+
+    Half of the streams read random characters, half what the model itself writes.
+    """
+    generator = torch.Generator().manual_seed(0)
+    state, half = model.init_state(PROBE_STREAMS), PROBE_STREAMS // 2
+    with observed_angles() as angles, torch.no_grad():
+        for position in range(PROBE_CHARACTERS):
+            if model.correct_every and position % model.correct_every == 0:
+                state = model.correct(state)
+            odds = model.readout(weights, state).softmax(-1)
+            odds[half:] = 1.0
+            x = torch.multinomial(odds, 1, generator=generator).squeeze(-1)  # (PROBE_STREAMS)
+            state = model.update(weights, state, x)
+    return max(angles, default=0.0)
+
+
+def write_weights(path: Path, tensors: Arrays) -> dict[str, int]:
+    """Write a safetensors file whose data begins at a multiple of `ALIGNMENT`.
+
+    Returns where each tensor's bytes begin in the file. Largest tensors first, so that they start
+    at aligned places too.
+    """
+    order = sorted(tensors, key=lambda name: (-tensors[name].nbytes, name))
+    header, offset = dict[str, Any](), 0
+    for name in order:
+        end = offset + tensors[name].nbytes
+        shape = list(tensors[name].shape)
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-(len(text) + 8) % ALIGNMENT)
+    with path.open("wb") as stream:
+        stream.write(struct.pack("<Q", len(text)) + text)
+        for name in order:
+            stream.write(np.ascontiguousarray(tensors[name], dtype="<f4").tobytes())
+    return {name: 8 + len(text) + header[name]["data_offsets"][0] for name in order}
+
+
+def _fill(
+    part: Path,
+    name: str,
+    model: Model,
+    config: dict[str, Any],
+    training: dict[str, Any],
+    quiet: bool,
+) -> Manifest:
+    weights = model.weights()
+    squarings = body_squarings(probe_angle(model, weights))
+    graph = build_advance(model, weights, squarings)
+    _write_graph(part, graph, model, weights)
+    twin = part / "random"
+    random = _random_twin(config)
+    twin.mkdir()
+    _write_graph(twin, graph, random, random.weights())
+    parity = measure_parity(
+        [
+            Subject(name="trained", model=model, weights=weights, graph=part / GRAPH_FILE),
+            Subject(name="random", model=random, weights=random.weights(), graph=twin / GRAPH_FILE),
+        ],
+        quiet,
+    )
+    shutil.rmtree(twin)
+    return Manifest(
+        name=name,
+        family=config["family"],
+        config=config["config"],
+        num_parameters=model.num_parameters(),
+        vocabulary=tuple(config["vocabulary"]),
+        states=_states(model),
+        graph=_graph_spec(graph, model, squarings),
+        targets=_targets(model, weights),
+        training=training,
+        parity=parity,
+        files={file: describe_file(part / file) for file in (GRAPH_FILE, WEIGHTS_FILE)},
+    )
+
+
+def _write_graph(folder: Path, graph: onnx.ModelProto, model: Model, weights: Weights) -> None:
+    arrays = {name: value.numpy() for name, value in weights.items()}
+    initial = {INITIAL + name: value[0].numpy() for name, value in model.init_state(1).items()}
+    offsets = write_weights(folder / WEIGHTS_FILE, arrays | initial)
+    whole = onnx.ModelProto()
+    whole.CopyFrom(graph)
+    set_weights(whole, arrays, WEIGHTS_FILE, offsets)
+    (folder / GRAPH_FILE).write_bytes(whole.SerializeToString(deterministic=True))
+    onnx.checker.check_model(folder / GRAPH_FILE, full_check=True)
+
+
+def _random_twin(config: dict[str, Any]) -> Model:
+    kind = family(config["family"])
+    generator = torch.Generator().manual_seed(1)
+    model = kind(kind.Config(**config["config"]), generator)  # type: ignore[call-arg]
+    return model.requires_grad_(False).eval()
+
+
+def _states(model: Model) -> tuple[StateSpec, ...]:
+    return tuple(
+        StateSpec(name=name, dtype="float32", shape=tuple(value.shape[1:]), initial=INITIAL + name)
+        for name, value in model.init_state(1).items()
+    )
+
+
+def _graph_spec(graph: onnx.ModelProto, model: Model, squarings: int) -> GraphSpec:
+    uses_exp = any(opset.domain == DOMAIN for opset in graph.opset_import)
+    return GraphSpec(
+        inputs=tuple(_tensor_spec(value) for value in graph.graph.input),
+        outputs=tuple(_tensor_spec(value) for value in graph.graph.output),
+        correct_every=model.correct_every,
+        max_steps=MAX_STEPS,
+        opset=OPSET,
+        ir_version=IR_VERSION,
+        operators={DOMAIN: VERSION} if uses_exp else {},
+        ranges={"MatrixExp": body_range(squarings)} if uses_exp else {},
+    )
+
+
+def _tensor_spec(value: onnx.ValueInfoProto) -> TensorSpec:
+    kind = value.type.tensor_type
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).name
+    shape = tuple(d.dim_param or d.dim_value for d in kind.shape.dim)
+    return TensorSpec(name=value.name, dtype=dtype, shape=shape)
+
+
+def _targets(model: Model, weights: Weights) -> tuple[Target, ...]:
+    def shape(slices: tuple[tuple[int, int], ...] | None, whole: torch.Size) -> tuple[int, ...]:
+        return tuple(stop - start for start, stop in slices) if slices else tuple(whole)
+
+    return tuple(
+        Target(
+            name=target.name,
+            weight=target.weight,
+            slice=target.slice,
+            shape=shape(target.slice, weights[target.weight].shape),
+            ops=target.ops,
+            meaning=target.meaning,
+        )
+        for target in model.targets()
+    )
+
+
+@contextmanager
+def _whole_folder(out: Path) -> Iterator[Path]:
+    """A folder that takes the place of `out` if the block ends well, and vanishes if not."""
+    part, old = out.parent / f".{out.name}.part", out.parent / f".{out.name}.old"
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    try:
+        yield part
+        shutil.rmtree(old, ignore_errors=True)
+        if out.exists():
+            os.rename(out, old)
+        os.rename(part, out)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)

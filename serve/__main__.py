@@ -1,0 +1,118 @@
+"""Serve models: `torsor serve [BUNDLE ...] --port 3000 --grpc-port 3001`.
+
+    torsor serve bundles/osm
+    torsor serve                     the models that ship
+
+Checks bundles, device and ports first, so what can't be served is said in one line; then hands over
+to BentoML. HTTP at --port, gRPC at --grpc-port. Ctrl-C or SIGTERM stop it: running streams may
+finish within the grace time.
+"""
+
+import argparse
+import os
+import socket
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+from serve.manifest import BundleError
+from serve.runtime import Bundle, DeviceError, load_bundles
+from serve.settings import Settings, environment
+
+ROOT = Path(__file__).parent.parent
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Check, then become the server; returns an exit code only if something is wrong."""
+    options = make_parser().parse_args(arguments)
+    try:
+        settings = settings_of(options)
+        bundles = load_bundles(settings.folders, settings.device, settings.num_threads)
+        if not bundles:
+            raise ValueError("bundles: found none to serve, expected some; export one first")
+        require_free_port(options.host, options.port, "--port")
+        if settings.grpc_port:
+            require_free_port(settings.grpc_host, settings.grpc_port, "--grpc-port")
+    except (BundleError, DeviceError, ValueError, OSError) as error:
+        print(f"torsor serve: {error}", file=sys.stderr)
+        return 1
+    announce(bundles, options)
+    os.environ.update(environment(settings) | bento_environment(options.port))
+    os.execv(sys.executable, bento_command(options, settings))
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    defaults = Settings()
+    parser = argparse.ArgumentParser(
+        prog="torsor serve", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    add = parser.add_argument
+    add("bundles", nargs="*", type=Path, help="bundle folders; default: the models that ship")
+    add("--host", default="127.0.0.1", help="address of HTTP and gRPC (default: 127.0.0.1)")
+    add("--port", type=int, default=3000, help="HTTP port (default: 3000)")
+    add("--grpc-port", type=int, default=3001, help="gRPC port, 0: no gRPC (default: 3001)")
+    add("--device", choices=("auto", "cpu", "cuda"), default=defaults.device, help="(default: auto)")
+    add("--threads", type=int, default=0, help="threads of one run on the CPU (default: cores - 1)")
+    add("--max-streams", type=int, default=defaults.max_streams, help="running at once a model")
+    add("--max-waiting", type=int, default=defaults.max_waiting, help="queued, then 429")
+    add("--grace-s", type=float, default=defaults.grace_s, help="for running streams at the end")
+    return parser
+
+
+def settings_of(options: argparse.Namespace) -> Settings:
+    """The settings that the options say; `ValueError` names one that is out of range."""
+    for name in ("max_streams", "max_waiting"):
+        if getattr(options, name) < 1:
+            raise ValueError(f"--{name.replace('_', '-')}: expected at least 1")
+    if options.threads < 0 or options.grace_s < 0:
+        raise ValueError("--threads, --grace-s: expected 0 or more")
+    for name in ("port", "grpc_port"):
+        if not 0 <= getattr(options, name) < 65536:
+            raise ValueError(f"--{name.replace('_', '-')}: expected a port below 65536")
+    given = {f.name: getattr(options, f.name) for f in fields(Settings) if f.name in vars(options)}
+    folders = os.pathsep.join(str(path.resolve()) for path in options.bundles)
+    return Settings(**given | {"bundles": folders, "grpc_host": options.host})
+
+
+def require_free_port(host: str, port: int, option: str) -> None:
+    """`OSError` with a remedy if the port is taken."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise OSError(
+                f"{option}: {host}:{port} can't be used ({error.strerror}); choose another one"
+            ) from None
+
+
+def announce(bundles: dict[str, Bundle], options: argparse.Namespace) -> None:
+    """Say what is served, where, and on what."""
+    for name, bundle in bundles.items():
+        parameters, provider = bundle.manifest.num_parameters, bundle.plain.session.provider
+        print(f"{name}: {bundle.manifest.family}, {parameters:,} parameters, {provider}")
+    grpc = f", gRPC {options.host}:{options.grpc_port}" if options.grpc_port else ""
+    print(f"http://{options.host}:{options.port}{grpc}; Ctrl-C stops", flush=True)
+
+
+def bento_environment(port: int) -> dict[str, str]:
+    """BentoML's own: no tracking, and a home a port, since a start wipes the home's metrics."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    home = cache / "torsor" / f"bentoml-{port}"
+    home.mkdir(parents=True, exist_ok=True)
+    return {"BENTOML_HOME": os.environ.get("BENTOML_HOME", str(home)), "BENTOML_DO_NOT_TRACK": "True"}
+
+
+def bento_command(options: argparse.Namespace, settings: Settings) -> list[str]:
+    """The command that this process becomes."""
+    return [
+        *(sys.executable, "-m", "bentoml", "serve", "serve.service:Torsor"),
+        *("--working-dir", str(ROOT)),
+        *("--host", options.host, "--port", str(options.port)),
+        *("--timeout-graceful-shutdown", str(int(settings.grace_s) + 2)),
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

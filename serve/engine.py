@@ -1,0 +1,298 @@
+"""The engine: one loop that owns the runtime and the slots.
+
+    tick: admit waiting streams into slots -> for each group: gather rows, advance, scatter, deliver
+
+Streams of one tick may differ in length, phase and sampling. Streams of different weights are
+different groups, one run a group. A long prompt is taken in pieces of a tick like everything else,
+so it starves nobody.
+
+Letters: B batch, K steps, V vocabulary.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from serve import metrics
+from serve.manifest import Manifest
+from serve.runtime import Bundle
+from serve.sampling import UNIFORM_BITS
+from serve.slots import SlotTable
+from serve.stream import Life, Stream
+from serve.wire.errors import RequestError
+
+Array = NDArray[Any]
+IDLE_S = 1.0  # how long the loop sleeps when nothing is to be done and nobody wakes it
+assert UNIFORM_BITS == 23, "serve.manifest promises multiples of 2^-23"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one engine takes on."""
+
+    max_streams: int = 256  # running at once, per bundle
+    max_waiting: int = 1024  # queued
+    queue_timeout_s: float = 30.0  # from arrival to a slot
+    total_timeout_s: float = 600.0  # from arrival to the last character
+
+
+class Engine:
+    """Runs streams until they end; `submit` and `cancel` may be called from any thread."""
+
+    def __init__(self, bundles: Iterable[Bundle], limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
+        self._tables = {
+            b.name: SlotTable(b.initial, self.limits.max_streams) for b in bundles
+        }
+        self._waiting: deque[Stream] = deque()
+        self._running: list[Stream] = []
+        self._wake = threading.Condition()
+        self._draining = self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    @property
+    def accepting(self) -> bool:
+        """Whether new streams are taken."""
+        return not self._draining
+
+    @property
+    def alive(self) -> bool:
+        """Whether the loop is running."""
+        return self._thread.is_alive()
+
+    @property
+    def num_running(self) -> int:
+        """Streams that hold a slot."""
+        return len(self._running)
+
+    @property
+    def num_waiting(self) -> int:
+        """Streams that wait for a slot."""
+        return len(self._waiting)
+
+    def start(self) -> None:
+        """Start the loop in a thread of its own."""
+        self._thread.start()
+
+    def submit(self, streams: list[Stream]) -> None:
+        """Queue streams, all or none; raises `RequestError` if draining or the queue is full."""
+        with self._wake:
+            if self._draining:
+                raise RequestError("unavailable", "the server is shutting down; try another one")
+            if len(self._waiting) + len(streams) > self.limits.max_waiting:
+                raise RequestError(
+                    "queue_full",
+                    f"found {len(self._waiting)} streams waiting and {len(streams)} more asked "
+                    f"for, expected at most {self.limits.max_waiting}; try again later",
+                )
+            self._waiting.extend(streams)
+            self._wake.notify()
+
+    def cancel(self, streams: Iterable[Stream]) -> None:
+        """Nobody wants these any more; their slots are free within a tick."""
+        for stream in streams:
+            stream.cancelled = True
+        with self._wake:
+            self._wake.notify()
+
+    def drain(self, grace_s: float) -> None:
+        """Refuse new streams, let those that are here finish, and end the rest after the grace."""
+        with self._wake:
+            self._draining = True
+        deadline = time.monotonic() + grace_s
+        while (self._waiting or self._running) and time.monotonic() < deadline and self.alive:
+            time.sleep(0.01)
+        self.stop()
+
+    def stop(self) -> None:
+        """End the loop; streams that are still here end with an error."""
+        with self._wake:
+            self._draining = self._stopped = True
+            self._wake.notify()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def tick(self) -> bool:
+        """One pass; whether there was anything to do."""
+        started = time.perf_counter()
+        touched = self._drop_dead() + self._admit()
+        for group in self._groups():
+            self._advance(group)
+            touched += group
+        self._release()
+        for stream in dict.fromkeys(touched):
+            stream.notify()
+        if touched:
+            metrics.observe_tick(time.perf_counter() - started, self.num_running, self.num_waiting)
+        return bool(touched)
+
+    def _run(self) -> None:
+        try:
+            while not self._stopped:
+                if not self.tick():
+                    self._sleep()
+        finally:
+            error = RequestError("unavailable", "the server stopped before the stream ended")
+            self._draining = True
+            self._end_all(error)
+
+    def _sleep(self) -> None:
+        with self._wake:
+            if not self._waiting and not self._running and not self._stopped:
+                self._wake.wait(IDLE_S)
+
+    def _end_all(self, error: RequestError) -> None:
+        with self._wake:
+            streams = [*self._running, *self._waiting]
+            self._waiting.clear()
+        for stream in streams:
+            stream.finish("error", error)
+        self._release()
+        for stream in streams:
+            stream.notify()
+
+    def _drop_dead(self) -> list[Stream]:
+        """End streams that were cancelled or took too long, before they cost a run."""
+        now, dead = time.monotonic(), list[Stream]()
+        with self._wake:
+            streams = [*self._running, *self._waiting]
+        for stream in streams:
+            if stream.cancelled:
+                stream.finish("cancelled")
+            elif error := self._overdue(stream, now):
+                stream.finish("error", error)
+            if stream.life is Life.FINISHED:
+                dead.append(stream)
+        if dead:
+            self._release()
+            with self._wake:
+                self._waiting = deque(s for s in self._waiting if s.life is Life.WAITING)
+                metrics.count_finished(s for s in dead if s.slot < 0)
+        return dead
+
+    def _overdue(self, stream: Stream, now: float) -> RequestError | None:
+        age, limits = now - stream.created, self.limits
+        if stream.life is Life.WAITING and age > limits.queue_timeout_s:
+            return RequestError("timeout", f"waited {age:.1f} s for a slot, expected at most "
+                                f"{limits.queue_timeout_s} s (queue_timeout_s); try again later")
+        if age > limits.total_timeout_s:
+            return RequestError("timeout", f"ran for {age:.1f} s, expected at most "
+                                f"{limits.total_timeout_s} s (total_timeout_s); ask for less text")
+        return None
+
+    def _admit(self) -> list[Stream]:
+        admitted, passed = list[Stream](), list[Stream]()
+        with self._wake:
+            while self._waiting:
+                stream = self._waiting.popleft()
+                table = self._tables[stream.bundle.name]
+                if not table.num_free:
+                    passed.append(stream)
+                    continue
+                stream.slot, stream.life = table.acquire(), Life.RUNNING
+                admitted.append(stream)
+            self._waiting.extendleft(reversed(passed))
+        self._running += admitted
+        for stream in admitted:
+            metrics.observe_queue(time.monotonic() - stream.created)
+            if stream.length == 0:
+                stream.finish("length")
+        return admitted
+
+    def _groups(self) -> list[list[Stream]]:
+        groups: dict[int, list[Stream]] = {}
+        for stream in self._running:
+            if stream.life is Life.RUNNING:
+                groups.setdefault(id(stream.session), []).append(stream)
+        return list(groups.values())
+
+    def _advance(self, group: list[Stream]) -> None:
+        bundle, slots = group[0].bundle, [stream.slot for stream in group]
+        table = self._tables[bundle.name]
+        feeds = {**table.gather(slots), **make_feeds(group, bundle.manifest)}
+        try:
+            outputs = group[0].session.run(feeds)
+        except Exception as error:  # whatever the runtime throws must end these streams only
+            metrics.log.exception("a run failed")
+            for stream in group:
+                stream.finish("error", RequestError("internal", f"the run failed: {error}"))
+            return
+        table.scatter(slots, outputs)
+        finite = rows_finite(outputs, bundle.manifest)
+        for row, stream in enumerate(group):
+            deliver_row(stream, outputs, row, int(feeds["num_steps"][row]), bool(finite[row]))
+
+    def _release(self) -> None:
+        """Free the slots of streams that have ended."""
+        ended = [stream for stream in self._running if stream.life is Life.FINISHED]
+        if not ended:
+            return
+        self._running = [stream for stream in self._running if stream.life is Life.RUNNING]
+        for stream in ended:
+            self._tables[stream.bundle.name].release(stream.slot)
+        metrics.count_finished(ended)
+
+
+def make_feeds(group: list[Stream], manifest: Manifest) -> dict[str, Array]:
+    """The inputs of `advance` for a group, without the state; `serve.manifest` says their meaning."""
+    B, V = len(group), len(manifest.vocabulary)
+    position = np.array([stream.position for stream in group], np.int64)
+    num_steps = np.array([next_steps(stream, manifest) for stream in group], np.int64)
+    K = int(num_steps.max())
+    forced, uniform = np.full((K, B), -1, np.int64), np.zeros((K, B), np.float32)
+    bias = np.zeros((B, V), np.float32)
+    for row, stream in enumerate(group):
+        start, count = stream.position, int(num_steps[row])
+        prompt = stream.forced[start : start + count]
+        forced[: len(prompt), row] = prompt
+        uniform[:count, row] = stream.uniforms.take(start, count)
+        if stream.settings.bias is not None:
+            bias[row] = stream.settings.bias
+    return {
+        "position": position,
+        "forced": forced,
+        "num_steps": num_steps,
+        "uniform": uniform,
+        "temperature": np.array([s.settings.temperature for s in group], np.float32),
+        "top_k": np.array([s.settings.top_k for s in group], np.int64),
+        "top_p": np.array([s.settings.top_p for s in group], np.float32),
+        "bias": bias,
+    }
+
+
+def next_steps(stream: Stream, manifest: Manifest) -> int:
+    """Steps of the next run: what is left, but never across a correction of the state."""
+    steps, every = manifest.graph.max_steps, manifest.graph.correct_every
+    if every:
+        steps = min(steps, every - stream.position % every)
+    return min(steps, stream.length - stream.position)
+
+
+def rows_finite(outputs: dict[str, Array], manifest: Manifest) -> Array:
+    """Which rows (B) came out of a run without a NaN or an infinity."""
+    finite = np.isfinite(outputs["logprob"]).all(axis=0)
+    for state in manifest.states:
+        value = outputs[f"next.{state.name}"]
+        finite &= np.isfinite(value).all(axis=tuple(range(1, value.ndim)))
+    return finite
+
+
+def deliver_row(
+    stream: Stream, outputs: dict[str, Array], row: int, steps: int, finite: bool
+) -> None:
+    """Hand one row's characters to its stream, or end it if the row isn't finite."""
+    if not finite:
+        sentence = (
+            f"the model's state or log-probabilities are not finite after character "
+            f"{stream.position}; the ablation may drive it out of its range"
+        )
+        stream.finish("error", RequestError("model_error", sentence))
+        return
+    logits = outputs["logits"][:steps, row] if stream.deliver_logits else None
+    stream.take(outputs["tokens"][:steps, row], outputs["logprob"][:steps, row], logits)

@@ -1,0 +1,197 @@
+"""The gRPC side, on the same host as HTTP: serve/wire/torsor.proto is the contract.
+
+BentoML's class services have no gRPC, so this is a server of our own in the same process, with the
+standard health and reflection services.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, NoReturn, TypeVar
+
+import grpc
+from google.protobuf.json_format import ParseDict
+from google.protobuf.message import Message
+from google.protobuf.struct_pb2 import Struct
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from serve.host import Host
+from serve.openai_api import MAX_BODY_BYTES
+from serve.scoring import score
+from serve.wire import torsor_pb2 as pb
+from serve.wire import torsor_pb2_grpc as rpc
+from serve.wire.errors import RequestError
+from serve.wire.requests import GenerateRequest, ScoreRequest, parse_request
+from serve.writing import Character, Piece, Writing, open_writing
+
+SERVICE = "torsor.v1.Torsor"
+Context = grpc.aio.ServicerContext[Any, Any]
+Reply = TypeVar("Reply")
+
+
+class TorsorServicer(rpc.TorsorServicer):
+    """Answers the calls; errors carry code and field in the trailing metadata."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    async def Models(self, request: pb.ModelsRequest, context: Context) -> pb.ModelsReply:
+        """All models."""
+        del request, context
+        pages = [self._host.describe(bundle) for bundle in self._host.bundles.values()]
+        models = [pb.Model(id=page["id"], details=to_struct(page)) for page in pages]
+        return pb.ModelsReply(models=models)
+
+    async def Structure(self, request: pb.StructureRequest, context: Context) -> pb.StructureReply:
+        """What can be ablated."""
+
+        async def answer() -> pb.StructureReply:
+            bundle = self._host.bundle(fields_of(request).get("model"))
+            targets = await self._host.structure(bundle)
+            return pb.StructureReply(model=bundle.name, targets=[to_struct(t) for t in targets])
+
+        return await or_abort(context, answer)
+
+    async def Score(self, request: pb.ScoreRequest, context: Context) -> pb.ScoreReply:
+        """Bits per character of a text."""
+
+        async def answer() -> pb.ScoreReply:
+            page = await score(self._host, parse_request(ScoreRequest, fields_of(request)))
+            return score_reply(page)
+
+        return await or_abort(context, answer)
+
+    async def Generate(
+        self, request: pb.GenerateRequest, context: Context
+    ) -> AsyncIterator[pb.GenerateChunk]:
+        """Text as it is written; the last chunk sums up."""
+        fields = fields_of(request)
+        paired = bool(fields.pop("paired", False))
+
+        async def opened() -> Writing:
+            return await open_writing(self._host, parse_request(GenerateRequest, fields), paired)
+
+        writing = await or_abort(context, opened)
+        try:
+            async for piece in writing.pieces():
+                yield chunk_of(piece)
+            yield pb.GenerateChunk(summary=summary_of(writing, paired))
+        except RequestError as error:
+            await abort(context, error)
+        finally:
+            writing.close()
+
+
+async def start_grpc_server(host: Host, address: str) -> tuple[grpc.aio.Server, Any]:
+    """A started server at HOST:PORT with health and reflection; and its health servicer.
+
+    Raises `OSError` if the address can't be bound.
+    """
+    server = grpc.aio.server(
+        options=[
+            ("grpc.so_reuseport", 0),  # a second server on the port must fail, not share it
+            ("grpc.max_receive_message_length", MAX_BODY_BYTES),
+        ]
+    )
+    rpc.add_TorsorServicer_to_server(TorsorServicer(host), server)
+    checks = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(checks, server)
+    names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+    reflection.enable_server_reflection(names, server)
+    try:
+        server.add_insecure_port(address)
+    except RuntimeError as error:
+        raise OSError(f"gRPC can't listen on {address}: {error}") from None
+    await server.start()
+    await set_serving(checks, True)
+    return server, checks
+
+
+async def set_serving(checks: Any, serving: bool) -> None:
+    """Tell health checks whether new calls are taken."""
+    status = health_pb2.HealthCheckResponse.ServingStatus
+    for name in ("", SERVICE):
+        await checks.set(name, status.SERVING if serving else status.NOT_SERVING)
+
+
+def fields_of(message: Message) -> dict[str, Any]:
+    """The fields that were set, as the JSON of the same request over HTTP."""
+    return {field.name: _plain(value) for field, value in message.ListFields()}
+
+
+def to_struct(page: Mapping[str, Any]) -> Struct:
+    """A JSON object as protobuf's Struct; its numbers are doubles."""
+    return ParseDict(page, Struct())
+
+
+def chunk_of(piece: Piece) -> pb.GenerateChunk:
+    """A piece of text on this wire."""
+    return pb.GenerateChunk(
+        index=piece.index,
+        branch=piece.branch,
+        text=piece.text,
+        characters=[_character(c) for c in piece.characters or []],
+        finish_reason=piece.finish_reason,
+        stop=piece.stop,
+        seed=piece.seed,
+    )
+
+
+def summary_of(writing: Writing, paired: bool) -> pb.Summary:
+    """The last chunk of a call."""
+    report = writing.variant.report
+    return pb.Summary(
+        model=writing.bundle.name,
+        usage=pb.Usage(**writing.usage),
+        ablation=None if report is None else to_struct(report),
+        first_difference=writing.first_difference if paired else None,
+    )
+
+
+def score_reply(page: dict[str, Any]) -> pb.ScoreReply:
+    """A score on this wire."""
+    report = page["ablation"]
+    return pb.ScoreReply(
+        model=page["model"],
+        num_characters=page["num_characters"],
+        baseline=pb.Score(**page["baseline"]),
+        ablated=pb.Score(**page["ablated"]) if page["ablated"] else None,
+        delta_bpc=page["delta_bpc"],
+        mean_kl=page["mean_kl"],
+        kl=page["kl"] or [],
+        ablation=None if report is None else to_struct(report),
+    )
+
+
+async def or_abort(context: Context, work: Callable[[], Awaitable[Reply]]) -> Reply:
+    """The reply of `work`, or the call ended with its error."""
+    try:
+        return await work()
+    except RequestError as error:
+        await abort(context, error)
+
+
+async def abort(context: Context, error: RequestError) -> NoReturn:
+    """End a call with an error's status, sentence, code and field."""
+    trailing = [("torsor-code", error.code)]
+    if error.field is not None:
+        # Metadata is ASCII; a field that a client made up may not be.
+        field = error.field.encode("ascii", "backslashreplace").decode().replace("\n", "\\n")
+        trailing.append(("torsor-field", field))
+    status = grpc.StatusCode[error.grpc_status]
+    await context.abort(status, error.message, tuple(trailing))
+
+
+def _character(character: Character) -> pb.Character:
+    return pb.Character(
+        text=character.text, logprob=character.logprob, top_logprobs=character.top
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Message):
+        return fields_of(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,101 @@
+"""Everything that answers requests in one process: bundles, vocabularies, the engine, a worker.
+
+HTTP and gRPC both stand on this and on `serve.queries`.
+"""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from serve.ablation import AblationError, parse_ablation, structure
+from serve.engine import Engine, Limits
+from serve.runtime import Bundle, Variant
+from serve.vocabulary import Vocabulary
+from serve.wire.errors import RequestError
+
+KERNELS = "standard operators"  # what MatrixExp runs on; a native library would be named here
+
+
+class Host:
+    """The served models. `bundles` in the order of the command line; the first is the default."""
+
+    def __init__(self, bundles: dict[str, Bundle], limits: Limits | None = None) -> None:
+        self.bundles = bundles
+        self.engine = Engine(bundles.values(), limits)
+        self.vocabularies = {n: Vocabulary(b.manifest.vocabulary) for n, b in bundles.items()}
+        # Decompositions and sessions are made here, off the event loop and off the engine.
+        self._worker = ThreadPoolExecutor(1, "ablations")
+        self._structures: dict[str, list[dict[str, Any]]] = {}
+
+    def start(self) -> None:
+        """Start the engine."""
+        self.engine.start()
+
+    def close(self) -> None:
+        """Stop the engine and the worker."""
+        self.engine.stop()
+        self._worker.shutdown()
+
+    def bundle(self, model: str | None) -> Bundle:
+        """The bundle of a model's id, the first one for None; `RequestError` if there is none."""
+        if model is None:
+            return next(iter(self.bundles.values()))
+        if model not in self.bundles:
+            raise RequestError(
+                "not_found",
+                f"model: found {model!r}, expected one of {', '.join(self.bundles)}",
+                "model",
+            )
+        return self.bundles[model]
+
+    async def variant(self, bundle: Bundle, ablation: dict[str, Any] | None) -> Variant:
+        """The model under an ablation; `RequestError` names the edit that doesn't fit."""
+        if ablation is None:
+            return bundle.plain
+        try:
+            parsed = parse_ablation(ablation, bundle.manifest)
+            return await self._off_loop(bundle.variant, parsed)
+        except AblationError as error:
+            raise RequestError("invalid_request", str(error), error.field) from None
+
+    async def structure(self, bundle: Bundle) -> list[dict[str, Any]]:
+        """What can be ablated, with spectra and masses; computed once a bundle."""
+        if bundle.name not in self._structures:
+            found = await self._off_loop(structure, bundle.manifest, bundle.weights)
+            self._structures[bundle.name] = found
+        return self._structures[bundle.name]
+
+    def describe(self, bundle: Bundle) -> dict[str, Any]:
+        """A model as `/v1/models` shows it."""
+        manifest = bundle.manifest
+        return {
+            "id": manifest.name,
+            "object": "model",
+            "created": 0,
+            "owned_by": "torsor",
+            "family": manifest.family,
+            "config": manifest.config,
+            "num_parameters": manifest.num_parameters,
+            "vocabulary_size": len(manifest.vocabulary),
+            "device": bundle.device.kind,
+            "provider": bundle.plain.session.provider,
+            "kernels": KERNELS,
+            "targets": [target.name for target in manifest.targets],
+            "training": manifest.training,
+        }
+
+    def readiness(self) -> dict[str, Any]:
+        """What `/readyz` shows: whether new streams are taken, and what really runs them."""
+        return {
+            "ready": self.engine.accepting and self.engine.alive,
+            "models": [
+                {k: v for k, v in self.describe(bundle).items() if k in READY_KEYS}
+                for bundle in self.bundles.values()
+            ],
+        }
+
+    async def _off_loop(self, function: Any, *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._worker, function, *arguments)
+
+
+READY_KEYS = ("id", "device", "provider", "kernels")

@@ -1,0 +1,58 @@
+"""What the server measures of itself, as Prometheus reads it; and its log.
+
+Plain prometheus_client: BentoML serves it at /metrics. Observed once a tick or a stream, never once
+a character.
+"""
+
+import logging
+import time
+from collections.abc import Iterable
+
+from prometheus_client import Counter, Gauge, Histogram
+
+from serve.stream import Stream
+
+log = logging.getLogger("torsor")
+
+_FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+
+_running = Gauge("torsor_streams_running", "Streams that hold a slot", multiprocess_mode="livesum")
+_waiting = Gauge("torsor_streams_waiting", "Streams that wait", multiprocess_mode="livesum")
+_finished = Counter("torsor_streams_total", "Streams that ended, by how", ["model", "reason"])
+_errors = Counter("torsor_errors_total", "Streams that ended in an error, by code", ["code"])
+_prompt = Counter("torsor_prompt_characters_total", "Characters that clients gave", ["model"])
+_written = Counter("torsor_written_characters_total", "Characters that models wrote", ["model"])
+_tick = Histogram("torsor_tick_seconds", "One pass of the engine", buckets=_FAST)
+_queue = Histogram("torsor_queue_seconds", "From arrival to a slot", buckets=_FAST)
+_first = Histogram("torsor_first_character_seconds", "Arrival to first character", buckets=_FAST)
+_between = Histogram(
+    "torsor_inter_character_seconds", "Mean time between a stream's characters", buckets=_FAST
+)
+
+
+def observe_tick(seconds: float, num_running: int, num_waiting: int) -> None:
+    """One pass of the engine has ended."""
+    _tick.observe(seconds)
+    _running.set(num_running)
+    _waiting.set(num_waiting)
+
+
+def observe_queue(seconds: float) -> None:
+    """A stream got its slot."""
+    _queue.observe(seconds)
+
+
+def count_finished(streams: Iterable[Stream]) -> None:
+    """Streams have ended, each counted once."""
+    now = time.monotonic()
+    for stream in streams:
+        model, written = stream.bundle.name, stream.num_written
+        _finished.labels(model, stream.finish_reason or "error").inc()
+        _prompt.labels(model).inc(min(stream.position, len(stream.forced)))
+        _written.labels(model).inc(written)
+        if stream.error is not None:
+            _errors.labels(stream.error.code).inc()
+        if stream.first_at:
+            _first.observe(stream.first_at - stream.created)
+        if written > 1:
+            _between.observe((now - stream.first_at) / written)

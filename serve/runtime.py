@@ -1,0 +1,203 @@
+"""Bundles in memory and sessions that run them: the only file that knows ONNX Runtime.
+
+An ablated model is one more session over the same graph: its edited weights replace external
+initialisers when the session is made, before constant folding looks at them.
+"""
+
+import ctypes
+import os
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from serve.ablation import Ablation, ablation_hash, apply_ablation, canonical, removed_json
+from serve.manifest import GRAPH_FILE, WEIGHTS_FILE, BundleError, Manifest, read_manifest
+
+Array = NDArray[Any]
+Arrays = dict[str, Array]
+ABLATED_SESSIONS = 64  # kept per bundle, the least recently used go first
+SILENT = 4  # onnxruntime's log level "fatal": a missing GPU is reported by us, once
+
+
+class DeviceError(ValueError):
+    """The device that was asked for doesn't work here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """Where sessions run: "cpu" or "cuda"; `num_threads` of one run on the CPU."""
+
+    kind: str
+    num_threads: int
+
+    @property
+    def provider(self) -> str:
+        """ONNX Runtime's name for it."""
+        return {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}[self.kind]
+
+
+class Session:
+    """`advance` of one bundle with one set of weights, on one device."""
+
+    def __init__(self, folder: Path, manifest: Manifest, device: Device, edited: Arrays) -> None:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = device.num_threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = SILENT
+        options.enable_mem_pattern = False  # batch and steps change from run to run
+        # Spinning workers would take the core that the event loop needs.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        # The session keeps pointers into these arrays.
+        self._kept = [onnxruntime.OrtValue.ortvalue_from_numpy(a) for a in edited.values()]
+        if edited:
+            options.add_external_initializers(list(edited), self._kept)
+        path = folder / GRAPH_FILE
+        try:
+            self._session = onnxruntime.InferenceSession(path, options, _providers(device))
+        except Exception as error:  # the runtime raises bare Exceptions of many types
+            raise BundleError(path, "", f"the runtime can't load it ({error})") from None
+        self.provider: str = self._session.get_providers()[0]
+        if self.provider != device.provider:
+            raise DeviceError(
+                f"device: found {self.provider} in use, expected {device.provider}; "
+                "the CUDA libraries don't load, install them or use --device cpu"
+            )
+        self._outputs = [output.name for output in manifest.graph.outputs]
+
+    def run(self, feeds: Arrays) -> Arrays:
+        """All outputs of one run, by name; the interpreter lock is free meanwhile."""
+        return dict(zip(self._outputs, self._session.run(self._outputs, feeds), strict=True))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Variant:
+    """A model under an ablation: its session, and what the edits removed."""
+
+    session: Session
+    report: dict[str, Any] | None  # None: no ablation was asked for
+
+
+class Bundle:
+    """A checked bundle, its weights and its sessions. Thread-safe."""
+
+    def __init__(self, folder: Path, device: Device) -> None:
+        self.folder, self.device = folder, device
+        self.manifest = read_manifest(folder)
+        self.weights = _read_weights(folder / WEIGHTS_FILE)
+        self.initial = {s.name: _initial(folder, s.initial, s.shape, self.weights) for s in self.states}
+        self.plain = Variant(Session(folder, self.manifest, device, {}), None)
+        self._variants: OrderedDict[str, Variant] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @property
+    def states(self) -> Any:
+        """The state tensors of one stream."""
+        return self.manifest.states
+
+    @property
+    def name(self) -> str:
+        """The model's id."""
+        return self.manifest.name
+
+    def variant(self, ablation: Ablation) -> Variant:
+        """The model under an ablation; without edits it is the plain session itself.
+
+        Raises `AblationError` where the edits don't fit the weights. Takes milliseconds: call it
+        off the event loop.
+        """
+        key = ablation_hash(ablation)
+        with self._lock:
+            session, removed = self._cached(key, ablation)
+        return Variant(session, {**canonical(ablation), "hash": key, "removed": removed})
+
+    def _cached(self, key: str, ablation: Ablation) -> tuple[Session, Any]:
+        if key not in self._variants:
+            applied = apply_ablation(ablation, self.weights, self.manifest)
+            session = self.plain.session
+            if ablation.edits:
+                session = Session(self.folder, self.manifest, self.device, applied.weights)
+            removed = [removed_json(removed) for removed in applied.removed]
+            self._variants[key] = Variant(session, {"removed": removed})
+        self._variants.move_to_end(key)
+        while len(self._variants) > ABLATED_SESSIONS:
+            self._variants.popitem(last=False)
+        found = self._variants[key]
+        assert found.report is not None
+        return found.session, found.report["removed"]
+
+
+def choose_device(wish: str, num_threads: int) -> Device:
+    """The device for a wish of "auto", "cpu" or "cuda".
+
+    "auto" takes CUDA where a GPU and its libraries really work, else the CPU. Raises `DeviceError`
+    where "cuda" is wished for and doesn't work: there is no fallback from a wish.
+    """
+    onnxruntime.set_default_logger_severity(SILENT)
+    if wish == "cpu" or (wish == "auto" and not cuda_device_present()):
+        return Device("cpu", num_threads)
+    if not cuda_device_present():
+        raise DeviceError("device: found no CUDA GPU, expected one for --device cuda; use cpu")
+    onnxruntime.preload_dlls()
+    return Device("cuda", num_threads)
+
+
+def cuda_device_present() -> bool:
+    """Whether the driver answers and counts at least one GPU."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    count = ctypes.c_int(0)
+    ready = driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0
+    return ready and count.value > 0
+
+
+def load_bundles(folders: list[Path], wish: str, num_threads: int) -> dict[str, Bundle]:
+    """All bundles by name, on one device; "auto" goes to the CPU if CUDA turns out not to work."""
+    device = choose_device(wish, num_threads)
+    try:
+        loaded = [Bundle(folder, device) for folder in folders]
+    except DeviceError:
+        if wish != "auto":
+            raise
+        loaded = [Bundle(folder, Device("cpu", num_threads)) for folder in folders]
+    bundles: dict[str, Bundle] = {}
+    for bundle in loaded:
+        if bundle.name in bundles:
+            raise BundleError(bundle.folder, "name", f"{bundle.name!r} is served already; rename it")
+        bundles[bundle.name] = bundle
+    return bundles
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _providers(device: Device) -> list[Any]:
+    if device.kind == "cpu":
+        return [device.provider]
+    # TF32 rounds products to 10 bits, and a recurrence feeds the rounding back.
+    return [(device.provider, {"use_tf32": "0"}), "CPUExecutionProvider"]
+
+
+def _read_weights(path: Path) -> Arrays:
+    try:
+        return dict(load_file(path))
+    except SafetensorError as error:
+        raise BundleError(path, "", f"not a safetensors file ({error})") from None
+
+
+def _initial(folder: Path, name: str, shape: tuple[int, ...], weights: Arrays) -> Array:
+    found = weights[name].shape if name in weights else None
+    if found != shape:
+        raise BundleError(folder / WEIGHTS_FILE, name, f"found shape {found}, expected {shape}")
+    return weights[name]

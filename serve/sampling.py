@@ -1,0 +1,64 @@
+"""How a stream draws its characters: settings, seeds, and one uniform number a position.
+
+The uniform of position i of a stream is a pure function of (seed, i), so a text depends on its
+seed and on nothing else that runs.
+"""
+
+import hashlib
+import secrets
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+SEED_BITS = 63
+UNIFORM_BITS = 23  # with more, u · total could round up to total and pass the last character
+BLOCK = 256  # uniforms made at once; a multiple of Philox's 4 numbers a counter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingSettings:
+    """What `advance` needs to know of one row."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    bias: NDArray[np.float32] | None = None  # (V)
+
+
+class Uniforms:
+    """The random numbers of one stream."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self._block, self._values = -1, np.empty(0, np.float32)
+
+    def take(self, start: int, count: int) -> NDArray[np.float32]:
+        """The uniforms of positions start ... start + count - 1."""
+        first, last = start // BLOCK, (start + count - 1) // BLOCK
+        if first != last:
+            split = last * BLOCK - start
+            return np.concatenate([self.take(start, split), self.take(start + split, count - split)])
+        if first != self._block:
+            self._block, self._values = first, uniform_block(self.seed, first)
+        offset = start - first * BLOCK
+        return self._values[offset : offset + count]
+
+
+def uniform_block(seed: int, block: int) -> NDArray[np.float32]:
+    """Uniforms of positions block · BLOCK and on, multiples of 2^-23 in [0, 1): (BLOCK)."""
+    bits = np.random.Philox(key=seed, counter=block * (BLOCK // 4)).random_raw(BLOCK)
+    return ((bits >> np.uint64(64 - UNIFORM_BITS)) * 2.0**-UNIFORM_BITS).astype(np.float32)
+
+
+def draw_seed() -> int:
+    """A seed for a request that brings none."""
+    return secrets.randbits(SEED_BITS)
+
+
+def choice_seed(seed: int, index: int) -> int:
+    """The seed of choice `index` of a request; the first choice has the request's own."""
+    if index == 0:
+        return seed
+    digest = hashlib.sha256(f"{seed}/{index}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> (64 - SEED_BITS)

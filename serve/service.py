@@ -1,0 +1,147 @@
+"""The BentoML service: one process, one engine, HTTP and gRPC on it.
+
+    torsor serve [BUNDLE ...]                   checks everything first, then starts this
+    bentoml serve serve.service:Torsor          the same from the environment (serve/settings.py)
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+os.environ.setdefault("BENTOML_DO_NOT_TRACK", "True")
+
+import bentoml
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from serve.engine import Limits
+from serve.grpc_server import set_serving, start_grpc_server
+from serve.host import Host
+from serve.manifest import BundleError, read_manifest
+from serve.openai_api import make_app
+from serve.runtime import DeviceError, load_bundles
+from serve.settings import Settings, read_settings
+from serve.wire.errors import RequestError
+
+REQUEST_TIMEOUT_S = 660  # to the first byte of an answer; the engine's own limits are shorter
+STREAMING = ["v1/completions", "v1/ablations"]  # BentoML would open a trace span for every chunk
+
+_hosts: list[Host] = []  # the one host of this process, while it is up
+
+
+def current_host() -> Host:
+    """The host; `RequestError` before it is up and after it is down."""
+    if not _hosts:
+        raise RequestError("unavailable", "the server is starting or has stopped; try again")
+    return _hosts[0]
+
+
+def checked_settings() -> Settings:
+    """The settings, with every bundle's manifest and files checked; else one line and exit 1.
+
+    BentoML imports this module before it starts anything, and would restart a worker that fails
+    later for ever.
+    """
+    try:
+        settings = read_settings()
+        if not settings.folders:
+            raise ValueError("bundles: found none to serve, expected some; export one first")
+        for folder in settings.folders:
+            read_manifest(folder)
+    except ValueError as error:
+        sys.exit(f"torsor serve: {error}")
+    return settings
+
+
+class HealthMiddleware:
+    """Answers /livez and /readyz, where BentoML's own would only say that the process is there."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or hand on."""
+        if scope["type"] != "http" or scope["path"] not in ("/livez", "/readyz"):
+            return await self._app(scope, receive, send)
+        status = _hosts[0].readiness() if _hosts else {"ready": False, "models": []}
+        good = status["ready"] if scope["path"] == "/readyz" else _alive()
+        await JSONResponse(status, 200 if good else 503)(scope, receive, send)
+
+
+SETTINGS = checked_settings()
+
+
+@bentoml.service(
+    name="torsor",
+    workers=1,  # one engine a device; more processes would only split the batches
+    traffic={"timeout": REQUEST_TIMEOUT_S},
+    tracing={"excluded_urls": STREAMING},
+)
+@bentoml.asgi_app(make_app(current_host))
+class Torsor:
+    """Streams characters and answers ablation queries."""
+
+    def __init__(self) -> None:
+        bundles = load_or_exit(SETTINGS)
+        limits = Limits(max_streams=SETTINGS.max_streams, max_waiting=SETTINGS.max_waiting)
+        self._host = Host(bundles, limits)
+        self._host.start()
+        self._grpc: Any = None
+        self._checks: Any = None
+        _hosts.append(self._host)
+
+    @bentoml.on_startup
+    async def start(self) -> None:
+        """Start gRPC, and drain both servers together on SIGTERM and SIGINT."""
+        if SETTINGS.grpc_port:
+            address = f"{SETTINGS.grpc_host}:{SETTINGS.grpc_port}"
+            self._grpc, self._checks = await start_grpc_server(self._host, address)
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._drain_before(number, asyncio.get_running_loop())
+
+    @bentoml.on_shutdown
+    async def stop(self) -> None:
+        """Stop gRPC and the engine."""
+        if self._grpc is not None:
+            await self._grpc.stop(0)
+        _hosts.remove(self._host)
+        self._host.close()
+
+    def _drain_before(self, number: int, loop: asyncio.AbstractEventLoop) -> None:
+        # The web server's handler closes HTTP; before it runs, both must refuse new streams.
+        before = signal.getsignal(number)
+
+        def handle(signum: int, frame: Any) -> None:
+            loop.call_soon_threadsafe(lambda: loop.create_task(self._drain()))
+            if callable(before):
+                before(signum, frame)
+
+        signal.signal(number, handle)
+
+    async def _drain(self) -> None:
+        drain: Callable[[float], None] = self._host.engine.drain
+        engine = asyncio.get_running_loop().run_in_executor(None, drain, SETTINGS.grace_s)
+        if self._grpc is not None:
+            await set_serving(self._checks, False)
+            await self._grpc.stop(SETTINGS.grace_s + 1)
+        await engine
+
+
+def load_or_exit(settings: Settings) -> Any:
+    """The bundles, loaded; else one line and exit 1."""
+    try:
+        return load_bundles(settings.folders, settings.device, settings.num_threads)
+    except (BundleError, DeviceError) as error:
+        sys.exit(f"torsor serve: {error}")
+
+
+def _alive() -> bool:
+    return bool(_hosts) and _hosts[0].engine.alive
+
+
+Torsor.add_asgi_middleware(HealthMiddleware)

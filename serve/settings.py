@@ -1,0 +1,65 @@
+"""How a server is set up: `torsor serve` passes these on to the process that BentoML starts.
+
+Every setting is an environment variable, TORSOR_ and its name in capitals, so
+`bentoml serve serve.service:Torsor` can be set up too.
+"""
+
+import os
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from serve.runtime import available_cores
+
+SHIPPED = Path(__file__).parent / "bundles"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """A server's settings; `bundles` are folders, joined by the path separator."""
+
+    bundles: str = ""  # empty: the ones that ship
+    device: str = "auto"
+    threads: int = 0  # of one run on the CPU; 0: all cores but one, which the event loop needs
+    grpc_host: str = "127.0.0.1"
+    grpc_port: int = 3001  # 0: no gRPC
+    max_streams: int = 256
+    max_waiting: int = 1024
+    grace_s: float = 20.0  # for running streams after SIGTERM
+
+    @property
+    def folders(self) -> list[Path]:
+        """The bundle folders to serve."""
+        if self.bundles:
+            return [Path(folder) for folder in self.bundles.split(os.pathsep)]
+        return sorted(path.parent for path in SHIPPED.glob("*/manifest.json"))
+
+    @property
+    def num_threads(self) -> int:
+        """Threads of one run on the CPU."""
+        return self.threads or max(1, available_cores() - 1)
+
+
+def read_settings() -> Settings:
+    """The settings that the environment holds; `ValueError` names a variable that isn't right."""
+    values = {}
+    for field in fields(Settings):
+        text = os.environ.get(variable(field.name))
+        if text is None:
+            continue
+        try:
+            values[field.name] = {str: str, int: int, float: float}[field.type](text)  # type: ignore[index]
+        except ValueError:
+            kind = getattr(field.type, "__name__", field.type)
+            name = variable(field.name)
+            raise ValueError(f"{name}: found {text!r}, expected {kind}") from None
+    return Settings(**values)  # type: ignore[arg-type]
+
+
+def environment(settings: Settings) -> dict[str, str]:
+    """The environment variables that say these settings."""
+    return {variable(f.name): str(getattr(settings, f.name)) for f in fields(Settings)}
+
+
+def variable(name: str) -> str:
+    """The environment variable of a setting."""
+    return f"TORSOR_{name.upper()}"

@@ -1,0 +1,57 @@
+"""The state table: one row, a slot, for every running stream of a bundle.
+
+Letters: S slots.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+class SlotTable:
+    """State tensors (S, ...) and which rows are free. A free row holds zeros."""
+
+    def __init__(self, initial: dict[str, Array], num_slots: int) -> None:
+        self._initial = initial
+        self._tables = {
+            name: np.zeros((num_slots, *value.shape), value.dtype)
+            for name, value in initial.items()
+        }
+        self._free = list(range(num_slots - 1, -1, -1))
+
+    @property
+    def num_free(self) -> int:
+        """Slots that no stream holds."""
+        return len(self._free)
+
+    def acquire(self) -> int:
+        """A free slot, holding the state of a fresh stream."""
+        slot = self._free.pop()
+        for name, value in self._initial.items():
+            self._tables[name][slot] = value
+        return slot
+
+    def release(self, slot: int) -> None:
+        """Zero a slot and free it: no stream ever sees another's state."""
+        for table in self._tables.values():
+            table[slot] = 0
+        self._free.append(slot)
+
+    def gather(self, slots: Sequence[int]) -> dict[str, Array]:
+        """Copies of rows: the state inputs of a run."""
+        rows = np.asarray(slots)
+        return {f"state.{name}": table[rows] for name, table in self._tables.items()}
+
+    def scatter(self, slots: Sequence[int], outputs: dict[str, Array]) -> None:
+        """Put the state outputs of a run back into their rows."""
+        rows = np.asarray(slots)
+        for name, table in self._tables.items():
+            table[rows] = outputs[f"next.{name}"]
+
+    def rows(self, slot: int) -> dict[str, Array]:
+        """Copies of one slot's state."""
+        return {name: table[slot].copy() for name, table in self._tables.items()}

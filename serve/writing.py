@@ -1,0 +1,263 @@
+"""A request to write text, from its fields to pieces of text: the same for HTTP and gRPC.
+
+A request opens one stream a choice, and two where baseline and ablation are written side by side.
+Opening checks everything and queues all streams or none; after that, errors come while reading.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from serve.host import Host
+from serve.runtime import Bundle, Variant
+from serve.sampling import SamplingSettings, choice_seed, draw_seed
+from serve.stream import Delivery, Stream
+from serve.vocabulary import Vocabulary
+from serve.wire.errors import invalid
+from serve.wire.requests import GenerateRequest
+
+FLUSH_S = 0.015  # the first piece goes at once, then at most one a choice in this time
+FORBIDDEN = -100.0  # the logit bias that OpenAI's clients use to forbid a character
+BASELINE, ABLATED = "baseline", "ablated"
+
+
+@dataclass(frozen=True, slots=True)
+class Character:
+    """One character, its log-probability, and the most probable alternatives."""
+
+    text: str
+    logprob: float | None  # None: the first character of an echo
+    top: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """More text of one choice."""
+
+    index: int
+    branch: str  # "baseline" or "ablated" where both are written, else empty
+    text: str
+    characters: list[Character] | None
+    finish_reason: str | None
+    stop: str | None  # the stop string that ended it
+    seed: int
+
+
+class Inbox:
+    """Wakes one coroutine from the engine's thread, once however often it is rung."""
+
+    def __init__(self) -> None:
+        self._loop, self._event = asyncio.get_running_loop(), asyncio.Event()
+        self._rung = False
+
+    def ring(self) -> None:
+        """There is news; called from any thread."""
+        if not self._rung:
+            self._rung = True
+            self._loop.call_soon_threadsafe(self._event.set)
+
+    async def wait(self) -> None:
+        """Until it has rung since the last wait."""
+        await self._event.wait()
+        self._event.clear()
+        self._rung = False
+
+
+@dataclass(slots=True)
+class Choice:
+    """One stream of a request, and what has been read of it."""
+
+    index: int
+    branch: str
+    seed: int
+    stream: Stream
+    text: list[str] = field(default_factory=list)
+    done: bool = False
+
+
+class Writing:
+    """The open streams of one request. Read `pieces` to the end, or close it."""
+
+    def __init__(
+        self,
+        host: Host,
+        request: GenerateRequest,
+        bundle: Bundle,
+        variant: Variant,
+        choices: list[Choice],
+        inbox: Inbox,
+    ) -> None:
+        self.request, self.bundle, self.variant, self.choices = request, bundle, variant, choices
+        self.seed = choices[0].seed
+        self._host, self._inbox = host, inbox
+
+    async def pieces(self) -> AsyncIterator[Piece]:
+        """Text as it comes, until every choice has ended; leaving early frees the slots.
+
+        Raises the `RequestError` of the first stream that ends in one.
+        """
+        try:
+            while not all(choice.done for choice in self.choices):
+                await self._inbox.wait()
+                for piece in self._read():
+                    yield piece
+                if not all(choice.done for choice in self.choices):
+                    await asyncio.sleep(FLUSH_S)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Nobody reads on: free what still runs."""
+        self._host.engine.cancel(c.stream for c in self.choices if not c.done)
+
+    @property
+    def usage(self) -> dict[str, int]:
+        """Characters of the prompt and of all choices."""
+        prompt = len(self.choices[0].stream.forced)
+        written = sum(choice.stream.num_written for choice in self.choices)
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": written,
+            "total_tokens": prompt + written,
+        }
+
+    @property
+    def first_difference(self) -> int | None:
+        """Where baseline and ablated texts part, in characters; None if they don't."""
+        baseline, ablated = ("".join(choice.text) for choice in self.choices[:2])
+        pairs = zip(baseline, ablated, strict=False)
+        return next(
+            (i for i, (a, b) in enumerate(pairs) if a != b),
+            None if len(baseline) == len(ablated) else min(len(baseline), len(ablated)),
+        )
+
+    def _read(self) -> list[Piece]:
+        vocabulary, pieces = self._host.vocabularies[self.bundle.name], list[Piece]()
+        for choice in self.choices:
+            if choice.done:
+                continue
+            arrived, choice.done = choice.stream.collect()
+            if not arrived and not choice.done:
+                continue
+            text = "".join(vocabulary.decode(delivery.characters) for delivery in arrived)
+            first = not choice.text
+            if text:
+                choice.text.append(text)
+            pieces.append(self._piece(choice, text, arrived, vocabulary, first))
+        return pieces
+
+    def _piece(
+        self,
+        choice: Choice,
+        text: str,
+        arrived: list[Delivery],
+        vocabulary: Vocabulary,
+        first: bool,
+    ) -> Piece:
+        stream, characters = choice.stream, None
+        if self.request.logprobs is not None:
+            top = self.request.logprobs
+            characters = [c for d in arrived for c in describe_characters(d, vocabulary, top)]
+            if first and characters and self.request.echo and len(stream.forced):
+                characters[0] = Character(characters[0].text, None, {})
+        stop = stream.stop_index
+        return Piece(
+            index=choice.index,
+            branch=choice.branch,
+            text=text,
+            characters=characters,
+            finish_reason=stream.finish_reason if choice.done else None,
+            stop=self.request.stops[stop] if choice.done and stop is not None else None,
+            seed=choice.seed,
+        )
+
+
+async def open_writing(host: Host, request: GenerateRequest, paired: bool = False) -> Writing:
+    """Check a request and queue its streams.
+
+    Raises `RequestError` for a field that isn't as expected, an ablation that doesn't fit, a full
+    queue, or a server that is shutting down.
+    """
+    bundle = host.bundle(request.model)
+    vocabulary = host.vocabularies[bundle.name]
+    forced = vocabulary.encode(request.prompt, "prompt", request.unknown)
+    settings = _settings(request, vocabulary)
+    stops = [_encode_stop(stop, vocabulary) for stop in request.stops]
+    if paired and request.ablation is None:
+        raise invalid("ablation", "missing, expected the edits to compare with")
+    variant = await host.variant(bundle, request.ablation)
+    seed, inbox = draw_seed() if request.seed is None else request.seed, Inbox()
+    branches = [(BASELINE, bundle.plain), (ABLATED, variant)] if paired else [("", variant)]
+
+    def open_stream(session_of: Variant, index: int) -> Stream:
+        return Stream(
+            bundle,
+            session_of.session,
+            forced,
+            max_tokens=request.max_tokens,
+            seed=choice_seed(seed, index),
+            settings=settings,
+            stops=stops,
+            deliver_forced=request.echo,
+            deliver_logits=bool(request.logprobs),
+            wake=inbox.ring,
+        )
+
+    choices = [
+        Choice(index, branch, choice_seed(seed, index), open_stream(source, index))
+        for index in range(request.n)
+        for branch, source in branches
+    ]
+    host.engine.submit([choice.stream for choice in choices])
+    return Writing(host, request, bundle, variant, choices, inbox)
+
+
+def describe_characters(delivery: Delivery, vocabulary: Vocabulary, top: int) -> list[Character]:
+    """Each character with its log-probability and the `top` most probable ones."""
+    texts = [vocabulary.characters[i] for i in delivery.characters]
+    tops = _top_logprobs(delivery.logits, vocabulary, top) if top else [{} for _ in texts]
+    return [Character(*row) for row in zip(texts, delivery.logprobs, tops, strict=True)]
+
+
+def log_softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
+    """ln softmax over the last axis, in float64."""
+    shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
+    result: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return result
+
+
+def _top_logprobs(logits: Any, vocabulary: Vocabulary, top: int) -> list[dict[str, float]]:
+    scores = log_softmax(logits)  # (N, V)
+    best = np.argsort(-scores, axis=-1, kind="stable")[:, :top]
+    return [
+        {vocabulary.characters[i]: float(row[i]) for i in places}
+        for row, places in zip(scores, best, strict=True)
+    ]
+
+
+def _settings(request: GenerateRequest, vocabulary: Vocabulary) -> SamplingSettings:
+    return SamplingSettings(
+        temperature=request.temperature,
+        top_k=request.top_k,
+        top_p=request.top_p,
+        bias=_bias(request.logit_bias, vocabulary) if request.logit_bias else None,
+    )
+
+
+def _bias(entries: dict[str, float], vocabulary: Vocabulary) -> NDArray[np.float32]:
+    bias = np.zeros(len(vocabulary), np.float32)
+    for key, value in entries.items():
+        if not int(key) < len(vocabulary):
+            raise invalid("logit_bias", f"found {key}, expected an index below {len(vocabulary)}")
+        bias[int(key)] = -np.inf if value <= FORBIDDEN else value
+    if np.isneginf(bias).all():
+        raise invalid("logit_bias", "forbids every character, expected one that may be written")
+    return bias
+
+
+def _encode_stop(stop: str, vocabulary: Vocabulary) -> tuple[int, ...]:
+    return tuple(int(i) for i in vocabulary.encode(stop, "stop", "error"))

@@ -1,0 +1,462 @@
+"""The manifest: its exact bytes, and everything that a reader refuses."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from serve.manifest import (
+    FORMAT,
+    GRAPH_FILE,
+    MANIFEST_FILE,
+    WEIGHTS_FILE,
+    BundleError,
+    FileSpec,
+    GraphSpec,
+    Manifest,
+    Parity,
+    ParityCase,
+    StateSpec,
+    Target,
+    TensorSpec,
+    describe_file,
+    manifest_bytes,
+    parse_manifest,
+    read_manifest,
+    write_manifest,
+)
+
+GRAPH_CONTENT, WEIGHTS_CONTENT = b"graph", b"weights"
+
+GOLDEN = """\
+{
+ "format": 1,
+ "name": "so2",
+ "family": "osm-rnn",
+ "config": {
+  "vocabulary_size": 2,
+  "d": 2
+ },
+ "num_parameters": 21,
+ "vocabulary": [
+  "a",
+  "é"
+ ],
+ "states": [
+  {
+   "name": "H",
+   "dtype": "float32",
+   "shape": [
+    2,
+    2
+   ],
+   "initial": "initial.H"
+  }
+ ],
+ "graph": {
+  "inputs": [
+   {
+    "name": "forced",
+    "dtype": "int64",
+    "shape": [
+     "K",
+     "B"
+    ]
+   }
+  ],
+  "outputs": [
+   {
+    "name": "next.H",
+    "dtype": "float32",
+    "shape": [
+     "B",
+     2,
+     2
+    ]
+   }
+  ],
+  "correct_every": 16,
+  "max_steps": 16,
+  "opset": 20,
+  "ir_version": 10,
+  "operators": {
+   "torsor": 1
+  },
+  "ranges": {
+   "MatrixExp": 4.5
+  }
+ },
+ "targets": [
+  {
+   "name": "mixing",
+   "weight": "mixing",
+   "slice": null,
+   "shape": [
+    1,
+    1
+   ],
+   "ops": [
+    "schur"
+   ],
+   "meaning": "linear map Γ"
+  },
+  {
+   "name": "first",
+   "weight": "input",
+   "slice": [
+    [
+     0,
+     1
+    ]
+   ],
+   "shape": [
+    1,
+    2
+   ],
+   "ops": [],
+   "meaning": ""
+  }
+ ],
+ "training": {
+  "seed": 0
+ },
+ "parity": {
+  "tolerance": 1e-05,
+  "max_error": 2e-06,
+  "cases": [
+   {
+    "weights": "trained",
+    "batch": 3,
+    "num_steps": 5,
+    "reference_error": 1e-06,
+    "runtime_error": 2e-06
+   }
+  ]
+ },
+ "files": {
+  "model.onnx": {
+   "sha256": "8a7dbcd6b0a5e8d2d7d2dcd1ea4e3e8e",
+   "size": 5
+  },
+  "weights.safetensors": {
+   "sha256": "00",
+   "size": 7
+  }
+ }
+}
+"""
+
+FIRST = Target(name="first", weight="input", slice=((0, 1),), shape=(1, 2), ops=(), meaning="")
+MIXING = Target(
+    name="mixing", weight="mixing", slice=None, shape=(1, 1), ops=("schur",), meaning="linear map Γ"
+)
+SMALL = Manifest(
+    name="so2",
+    family="osm-rnn",
+    config={"vocabulary_size": 2, "d": 2},
+    num_parameters=21,
+    vocabulary=("a", "é"),
+    states=(StateSpec(name="H", dtype="float32", shape=(2, 2), initial="initial.H"),),
+    graph=GraphSpec(
+        inputs=(TensorSpec(name="forced", dtype="int64", shape=("K", "B")),),
+        outputs=(TensorSpec(name="next.H", dtype="float32", shape=("B", 2, 2)),),
+        correct_every=16,
+        max_steps=16,
+        opset=20,
+        ir_version=10,
+        operators={"torsor": 1},
+        ranges={"MatrixExp": 4.5},
+    ),
+    targets=(MIXING, FIRST),
+    training={"seed": 0},
+    parity=Parity(
+        tolerance=1e-5,
+        max_error=2e-6,
+        cases=(
+            ParityCase(
+                weights="trained",
+                batch=3,
+                num_steps=5,
+                reference_error=1e-6,
+                runtime_error=2e-6,
+            ),
+        ),
+    ),
+    files={
+        GRAPH_FILE: FileSpec(sha256="8a7dbcd6b0a5e8d2d7d2dcd1ea4e3e8e", size=5),
+        WEIGHTS_FILE: FileSpec(sha256="00", size=7),
+    },
+)
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    """A folder that `read_manifest` accepts."""
+    (tmp_path / GRAPH_FILE).write_bytes(GRAPH_CONTENT)
+    (tmp_path / WEIGHTS_FILE).write_bytes(WEIGHTS_CONTENT)
+    files = {name: describe_file(tmp_path / name) for name in (GRAPH_FILE, WEIGHTS_FILE)}
+    write_manifest(tmp_path, dataclasses.replace(SMALL, files=files))
+    return tmp_path
+
+
+def rewrite(bundle: Path, place: tuple[str | int, ...], value: Any) -> None:
+    """Change one value of the bundle's page."""
+    path = bundle / MANIFEST_FILE
+    page = json.loads(path.read_text())
+    inner = page
+    for part in place[:-1]:
+        inner = inner[part]
+    inner[place[-1]] = value
+    path.write_text(json.dumps(page))
+
+
+def remove(bundle: Path, place: tuple[str | int, ...]) -> None:
+    """Take one key out of the bundle's page."""
+    path = bundle / MANIFEST_FILE
+    page = json.loads(path.read_text())
+    inner = page
+    for part in place[:-1]:
+        inner = inner[part]
+    del inner[place[-1]]
+    path.write_text(json.dumps(page))
+
+
+def refusal(bundle: Path, file: str = MANIFEST_FILE) -> str:
+    """What `read_manifest` says about a file of the bundle, behind the file's path."""
+    with pytest.raises(BundleError) as caught:
+        read_manifest(bundle)
+    start = f"{bundle / file}: "
+    assert str(caught.value).startswith(start)
+    return str(caught.value).removeprefix(start)
+
+
+def test_the_bytes_of_a_manifest_never_change() -> None:
+    assert manifest_bytes(SMALL).decode() == GOLDEN
+
+
+def test_the_golden_bytes_read_back_as_the_value() -> None:
+    assert parse_manifest(json.loads(GOLDEN)) == SMALL
+
+
+def test_a_bundle_reads_back_as_it_was_written(bundle: Path) -> None:
+    manifest = read_manifest(bundle)
+    assert dataclasses.replace(manifest, files=SMALL.files) == SMALL
+    assert manifest_bytes(manifest) == (bundle / MANIFEST_FILE).read_bytes()
+
+
+def test_writing_leaves_only_the_whole_page(bundle: Path) -> None:
+    assert {path.name for path in bundle.iterdir()} == {GRAPH_FILE, WEIGHTS_FILE, MANIFEST_FILE}
+
+
+def test_targets_are_found_by_name() -> None:
+    assert SMALL.target("mixing") == MIXING
+    assert SMALL.target("nothing") is None
+
+
+def test_numbers_that_json_lacks_are_not_written() -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        manifest_bytes(dataclasses.replace(SMALL, training={"bpc": float("nan")}))
+
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+free_form = st.dictionaries(st.text(), st.none() | st.booleans() | st.integers() | st.text())
+graphs = st.builds(GraphSpec, ranges=st.dictionaries(st.text(), finite, max_size=2))
+parity_cases = st.builds(ParityCase, reference_error=finite, runtime_error=finite)
+parities = st.builds(
+    Parity,
+    tolerance=finite,
+    max_error=finite,
+    cases=st.lists(parity_cases, max_size=2).map(tuple),
+)
+manifests = st.builds(
+    Manifest,
+    format=st.just(FORMAT),
+    config=free_form,
+    training=free_form,
+    graph=graphs,
+    parity=parities,
+)
+
+
+@settings(deadline=None, max_examples=30)
+@given(manifests)
+def test_every_manifest_survives_its_file_form(manifest: Manifest) -> None:
+    assert parse_manifest(json.loads(manifest_bytes(manifest))) == manifest
+
+
+UNKNOWN = {
+    "extra": ("extra",),
+    "graph.extra": ("graph", "extra"),
+    "graph.inputs[0].extra": ("graph", "inputs", 0, "extra"),
+    "states[0].extra": ("states", 0, "extra"),
+    "targets[1].extra": ("targets", 1, "extra"),
+    "parity.extra": ("parity", "extra"),
+    "parity.cases[0].extra": ("parity", "cases", 0, "extra"),
+    "files.model.onnx.extra": ("files", GRAPH_FILE, "extra"),
+}
+
+
+@pytest.mark.parametrize("key", UNKNOWN)
+def test_unknown_keys_are_refused(bundle: Path, key: str) -> None:
+    rewrite(bundle, UNKNOWN[key], 1)
+    assert refusal(bundle) == f"{key}: unknown key; use the torsor that wrote it"
+
+
+MISSING = {
+    **{f.name: (f.name,) for f in dataclasses.fields(Manifest) if f.name != "format"},
+    **{f"graph.{f.name}": ("graph", f.name) for f in dataclasses.fields(GraphSpec)},
+    **{f"states[0].{f.name}": ("states", 0, f.name) for f in dataclasses.fields(StateSpec)},
+    **{f"targets[0].{f.name}": ("targets", 0, f.name) for f in dataclasses.fields(Target)},
+    **{f"parity.{f.name}": ("parity", f.name) for f in dataclasses.fields(Parity)},
+    "parity.cases[0].batch": ("parity", "cases", 0, "batch"),
+    "graph.outputs[0].shape": ("graph", "outputs", 0, "shape"),
+    "files.weights.safetensors.size": ("files", WEIGHTS_FILE, "size"),
+}
+
+
+@pytest.mark.parametrize("key", MISSING)
+def test_missing_keys_are_refused(bundle: Path, key: str) -> None:
+    remove(bundle, MISSING[key])
+    assert refusal(bundle) == f"{key}: missing key"
+
+
+WRONG: list[tuple[str, tuple[str | int, ...], Any, str]] = [
+    ("name", ("name",), 3, "found 3, expected str"),
+    ("name", ("name",), None, "found None, expected str"),
+    ("config", ("config",), [], "found [], expected dict[str, typing.Any]"),
+    ("num_parameters", ("num_parameters",), True, "found True, expected int"),
+    ("num_parameters", ("num_parameters",), 1.5, "found 1.5, expected int"),
+    ("num_parameters", ("num_parameters",), "21", "found '21', expected int"),
+    ("vocabulary", ("vocabulary",), "ab", "found 'ab', expected tuple[str, ...]"),
+    ("vocabulary[1]", ("vocabulary", 1), 7, "found 7, expected str"),
+    ("states", ("states",), {}, "found {}, expected tuple[serve.manifest.StateSpec, ...]"),
+    ("states[0]", ("states", 0), "H", "found 'H', expected StateSpec"),
+    ("states[0].shape[1]", ("states", 0, "shape", 1), "d", "found 'd', expected int"),
+    ("graph", ("graph",), [], "found [], expected GraphSpec"),
+    ("graph.opset", ("graph", "opset"), False, "found False, expected int"),
+    ("graph.inputs[0].shape[0]", ("graph", "inputs", 0, "shape", 0), True, "found True, expected"),
+    ("graph.inputs[0].shape[0]", ("graph", "inputs", 0, "shape", 0), 1.0, "found 1.0, expected"),
+    ("graph.operators", ("graph", "operators"), [], "found [], expected dict[str, int]"),
+    ("graph.operators.torsor", ("graph", "operators", "torsor"), 1.0, "found 1.0, expected int"),
+    ("graph.ranges.MatrixExp", ("graph", "ranges", "MatrixExp"), "4", "found '4', expected float"),
+    ("targets[0].slice", ("targets", 0, "slice"), 3, "found 3, expected"),
+    ("targets[0].slice[0]", ("targets", 0, "slice"), [[0]], "found 1 entries, expected 2"),
+    ("targets[0].slice[0][1]", ("targets", 0, "slice"), [[0, "1"]], "found '1', expected int"),
+    ("parity.tolerance", ("parity", "tolerance"), True, "found True, expected float"),
+    ("parity.tolerance", ("parity", "tolerance"), float("nan"), "found nan, expected float"),
+    ("parity.tolerance", ("parity", "tolerance"), float("inf"), "found inf, expected float"),
+    ("parity.tolerance", ("parity", "tolerance"), 10**400, "found 1000"),
+    ("files", ("files",), [], "found [], expected dict[str, serve.manifest.FileSpec]"),
+    ("files.model.onnx", ("files", GRAPH_FILE), 5, "found 5, expected FileSpec"),
+    ("files.model.onnx.size", ("files", GRAPH_FILE, "size"), "5", "found '5', expected int"),
+]
+
+
+@pytest.mark.parametrize(("key", "place", "value", "problem"), WRONG)
+def test_values_of_another_type_are_refused(
+    bundle: Path, key: str, place: tuple[str | int, ...], value: Any, problem: str
+) -> None:
+    rewrite(bundle, place, value)
+    assert refusal(bundle).startswith(f"{key}: {problem}")
+
+
+def test_a_whole_number_is_a_fine_float(bundle: Path) -> None:
+    rewrite(bundle, ("parity", "tolerance"), 1)
+    assert read_manifest(bundle).parity.tolerance == 1.0
+
+
+@pytest.mark.parametrize("found", [FORMAT + 1, 0, "1", None, [1]])
+def test_other_formats_are_refused(bundle: Path, found: Any) -> None:
+    rewrite(bundle, ("format",), found)
+    assert refusal(bundle).startswith(f"format: found {found!r}, expected 1; use the torsor that")
+
+
+def test_a_format_that_only_equals_one_is_refused(bundle: Path) -> None:
+    rewrite(bundle, ("format",), True)
+    assert refusal(bundle) == "format: found True, expected int"
+
+
+@pytest.mark.parametrize("page", ["[]", "3", "null", '"x"', "{}"])
+def test_a_page_that_is_no_object_of_ours_is_refused(bundle: Path, page: str) -> None:
+    (bundle / MANIFEST_FILE).write_text(page)
+    assert refusal(bundle).startswith("format: found None, expected 1")
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe\xfd", b"\x00", b"[" * 100_000])
+def test_what_is_not_json_is_refused(bundle: Path, content: bytes) -> None:
+    (bundle / MANIFEST_FILE).write_bytes(content)
+    assert refusal(bundle).startswith("not JSON (")
+
+
+def test_a_manifest_cut_anywhere_is_refused(bundle: Path) -> None:
+    whole = (bundle / MANIFEST_FILE).read_bytes().rstrip()
+    for length in range(0, len(whole), 97):
+        (bundle / MANIFEST_FILE).write_bytes(whole[:length])
+        assert refusal(bundle).startswith("not JSON (")
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="nowhere: no such folder; make one with: torsor export"):
+        read_manifest(tmp_path / "nowhere")
+
+
+def test_a_half_written_bundle_is_refused(bundle: Path) -> None:
+    (bundle / MANIFEST_FILE).rename(bundle / (MANIFEST_FILE + ".part"))
+    assert refusal(bundle).startswith("missing; the folder is not a whole bundle")
+
+
+@pytest.mark.parametrize("name", [GRAPH_FILE, WEIGHTS_FILE])
+def test_a_missing_file_is_refused(bundle: Path, name: str) -> None:
+    (bundle / name).unlink()
+    assert refusal(bundle, name) == "missing; export the bundle again"
+
+
+@pytest.mark.parametrize("name", [GRAPH_FILE, WEIGHTS_FILE])
+def test_a_truncated_file_is_refused(bundle: Path, name: str) -> None:
+    whole = (bundle / name).read_bytes()
+    (bundle / name).write_bytes(whole[:-1])
+    sizes = f"found {len(whole) - 1} bytes, expected {len(whole)}"
+    assert refusal(bundle, name) == f"size: {sizes}; truncated?"
+
+
+@pytest.mark.parametrize("name", [GRAPH_FILE, WEIGHTS_FILE])
+def test_a_tampered_file_is_refused(bundle: Path, name: str) -> None:
+    expected = describe_file(bundle / name).sha256
+    (bundle / name).write_bytes((bundle / name).read_bytes()[::-1])
+    found = describe_file(bundle / name).sha256
+    assert refusal(bundle, name) == f"sha256: found {found}, expected {expected}; changed?"
+
+
+@pytest.mark.parametrize(
+    "name", ["../model.onnx", "/etc/passwd", "a/b", "a\\b", "..", ".", "", "../"]
+)
+def test_file_names_that_leave_the_folder_are_refused(bundle: Path, name: str) -> None:
+    spec = dataclasses.asdict(describe_file(bundle / GRAPH_FILE))
+    rewrite(bundle, ("files", name), spec)
+    assert refusal(bundle) == f"files: found {name!r}, expected plain file names"
+
+
+def test_a_file_name_that_no_file_can_have_is_missing(bundle: Path) -> None:
+    rewrite(bundle, ("files", "a\0b"), {"sha256": "", "size": 0})
+    assert refusal(bundle, "a\0b").startswith("missing")
+
+
+@pytest.mark.parametrize("name", [GRAPH_FILE, WEIGHTS_FILE])
+def test_graph_and_weights_must_be_listed(bundle: Path, name: str) -> None:
+    remove(bundle, ("files", name))
+    assert refusal(bundle) == f"files: {name} is not listed"
+
+
+@pytest.mark.parametrize("symbol", ["", "ab"])
+def test_symbols_of_a_vocabulary_are_single_characters(bundle: Path, symbol: str) -> None:
+    rewrite(bundle, ("vocabulary", 0), symbol)
+    assert refusal(bundle) == f"vocabulary: found {symbol!r}, expected single characters"
+
+
+def test_a_vocabulary_holds_a_character_once(bundle: Path) -> None:
+    rewrite(bundle, ("vocabulary", 1), "a")
+    assert refusal(bundle) == "vocabulary: a character stands in it twice"
