@@ -40,6 +40,7 @@ def read_model(page: Json) -> ModelInfo:
     return ModelInfo(
         id=page["id"],
         family=page["family"],
+        config=plain(page["config"]),
         num_parameters=int(page["num_parameters"]),
         vocabulary_size=int(page["vocabulary_size"]),
         device=page["device"],
@@ -138,8 +139,14 @@ class CompletionEvents:
 def read_pair_event(event: Json) -> list[Chunk]:
     """One event of a streaming `POST /v1/ablations/generate`."""
     if "summary" not in event:
-        finish_reason = event.get("finish_reason")
-        return [Chunk(text=event["text"], branch=event["branch"], finish_reason=finish_reason)]
+        return [
+            Chunk(
+                text=event["text"],
+                index=event.get("index", 0),
+                branch=event["branch"],
+                finish_reason=event.get("finish_reason"),
+            )
+        ]
     page = event["summary"]
     summary = Summary(
         model=page["model"],

@@ -79,12 +79,11 @@ def score(
     return Call("POST", "v1/ablations/score", answers.read_score, _content(body))
 
 
-def only_model(held: tuple[ModelInfo, ...]) -> str:
-    """The id of the one model; `ServerError` if there are more, as the server itself refuses."""
-    if len(held) == 1:
-        return held[0].id
-    names = ", ".join(model.id for model in held) or "none, the server holds no model"
-    raise ServerError("invalid_request", f"model: found none, expected one of: {names}", "model")
+def first_model(held: tuple[ModelInfo, ...]) -> str:
+    """The id of the first model: the one that the server takes where none is named."""
+    if not held:
+        raise ServerError("not_found", "model: found none on the server, expected one", "model")
+    return held[0].id
 
 
 def read_answer(call: Call[Answer], address: str, content: bytes) -> Answer:
@@ -112,4 +111,4 @@ def _content(body: dict[str, Any]) -> bytes:
         text = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
         return text.encode()
     except (TypeError, ValueError) as error:  # only an ablation can still hold what JSON can't
-        raise options.unfit_ablation(error) from None
+        raise options.unfit_ablation(error, "what JSON can hold") from None

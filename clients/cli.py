@@ -103,7 +103,7 @@ def _add_prompt(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", metavar="ID", help="may be left out if the server holds one")
+    parser.add_argument("--model", metavar="ID", help="left out: the first that the server holds")
 
 
 def _add_unknown(parser: argparse.ArgumentParser) -> None:

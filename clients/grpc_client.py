@@ -70,7 +70,7 @@ class GrpcClient:
             return answers.read_models({"data": pages})
 
     def structure(self, model: str | None = None) -> Structure:
-        """What can be ablated; `model` may be left out if the server holds one."""
+        """What can be ablated in a model, left out: in the first."""
         request = pb.StructureRequest(model=model)
         reply: pb.StructureReply = self._ask(self._stub.Structure, request)
         targets = [_struct(target) for target in reply.targets]
@@ -152,7 +152,8 @@ def _message(body: dict[str, Any], message: Request) -> Request:
     try:
         return json_format.ParseDict(body, message)
     except (json_format.ParseError, TypeError, ValueError) as error:
-        raise unfit_ablation(error) from None  # everything else in the body is checked
+        # Everything else in the body is checked
+        raise unfit_ablation(error, "Ablation in serve/wire/torsor.proto") from None
 
 
 def _struct(message: Struct) -> dict[str, Json]:

@@ -16,7 +16,7 @@ Ablation = dict[str, Any]  # {"name": ..., "edits": [{"target": ..., "op": ..., 
 class PairOptions(TypedDict, total=False):
     """Options of `generate_pair`."""
 
-    model: str | None  # may be left out if the server holds one model
+    model: str | None  # left out: the first that the server holds
     max_tokens: int | None  # characters to write at most
     temperature: float | None  # 0: always the most probable
     top_k: int | None  # keep the k most probable; 0: all
@@ -33,7 +33,6 @@ class GenerateOptions(PairOptions, total=False):
 
     n: int | None  # choices, each with a seed of its own
     logprobs: int | None  # answer characters with this many alternatives
-    echo: bool | None  # answer the prompt too
     ablation: Ablation | None
 
 
@@ -75,7 +74,8 @@ def _checked(
         raise ServerError(error.code, error.message, error.field) from None
 
 
-def unfit_ablation(error: Exception) -> ServerError:
+def unfit_ablation(error: Exception, expected: str) -> ServerError:
     """An ablation that can't be written to the wire."""
-    reason = str(error).splitlines()[0]
-    return ServerError("invalid_request", f"ablation: {reason}; expected plain JSON", "ablation")
+    reason = str(error).splitlines()[0].rstrip(".")
+    message = f"ablation: {reason}; expected {expected}"
+    return ServerError("invalid_request", message, "ablation")

@@ -20,6 +20,7 @@ class ModelInfo:
 
     id: str
     family: str
+    config: dict[str, Json]  # sizes of the family
     num_parameters: int
     vocabulary_size: int
     device: str  # "cpu" or "cuda"

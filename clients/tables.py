@@ -35,8 +35,11 @@ def structure(page: Structure) -> str:
         ("TARGET", "SHAPE", "OPS", "NORM", "RADIUS", "n_R", "n_C", "RR", "C→R", "CC")
     ]
     rows += [_target_row(target) for target in page.targets]
-    meanings = _align([(target.name, target.meaning) for target in page.targets])
-    return f"{page.model}\n\n{_align(rows)}\n\n{meanings}"
+    notes: list[Row] = []
+    for target in page.targets:
+        warnings = target.spectrum.warnings if target.spectrum else ()
+        notes += [(target.name, note) for note in (target.meaning, *warnings)]
+    return f"{page.model}\n\n{_align(rows)}\n\n{_align(notes)}"
 
 
 def score(result: ScoreResult) -> str:

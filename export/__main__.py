@@ -12,6 +12,8 @@ import json
 import sys
 from pathlib import Path
 
+import torch
+
 from export.bundle import export_bundle
 from serve.manifest import Manifest
 from train.checkpoint import CheckpointError
@@ -20,6 +22,7 @@ from train.checkpoint import CheckpointError
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; the exit code."""
     options = make_parser().parse_args(arguments)
+    torch.set_num_threads(1)  # small products; a second pool beside the runtime's only costs
     try:
         manifest = export_bundle(options.run, options.out, options.name, options.quiet)
     except (CheckpointError, ValueError, OSError) as error:

@@ -138,7 +138,7 @@ class Engine:
                 if not self.tick():
                     self._sleep()
         finally:
-            error = RequestError("unavailable", "the server stopped before the stream ended")
+            error = RequestError("unavailable", "the server is stopping and its grace time is over; try again")
             self._draining = True
             self._end_all(error)
 

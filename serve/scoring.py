@@ -44,6 +44,8 @@ class Tally:
         for delivery in arrived:
             self.logprobs += delivery.logprobs
         self.waiting += arrived
+        if self.done and self.stream.error is not None:
+            raise self.stream.error
 
 
 async def score(host: Host, request: ScoreRequest) -> dict[str, Any]:

@@ -85,12 +85,9 @@ class Stream:
         return max(0, self.position - len(self.forced))
 
     def collect(self) -> tuple[list[Delivery], bool]:
-        """What has arrived since the last call, and whether that was all; raises its error."""
+        """What has arrived since the last call, and whether that was all; `error` says why."""
         finished = self.life is Life.FINISHED  # read first: nothing arrives after it
-        arrived = [self._outbox.popleft() for _ in range(len(self._outbox))]
-        if finished and not arrived and self.error is not None:
-            raise self.error
-        return arrived, finished and (self.error is None or not arrived)
+        return [self._outbox.popleft() for _ in range(len(self._outbox))], finished
 
     def wait(self, timeout_s: float) -> bool:
         """Block until something arrives or the stream ends, for callers without an event loop."""

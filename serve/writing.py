@@ -105,6 +105,9 @@ class Writing:
                 await self._inbox.wait()
                 for piece in self._read():
                     yield piece
+                for error in (c.stream.error for c in self.choices if c.done):
+                    if error is not None:
+                        raise error
                 if not all(choice.done for choice in self.choices):
                     await asyncio.sleep(FLUSH_S)
         finally:
@@ -141,7 +144,7 @@ class Writing:
             if choice.done:
                 continue
             arrived, choice.done = choice.stream.collect()
-            if not arrived and not choice.done:
+            if not arrived and (not choice.done or choice.stream.error):
                 continue
             text = "".join(vocabulary.decode(delivery.characters) for delivery in arrived)
             first = not choice.text

@@ -11,7 +11,7 @@ settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def data_dir() -> Path:
     """The folder with the public data sets, where there is one."""
     if not (named := os.environ.get("TORSOR_DATA_DIR")):

@@ -130,7 +130,8 @@ def test_a_correction_squares_the_distance() -> None:
 
 def gap(H: Tensor) -> Tensor:
     """‖HᵀH - I‖ in the spectral norm."""
-    return torch.linalg.matrix_norm(H.mT @ H - torch.eye(H.shape[-1]).to(H), 2)
+    size: Tensor = torch.linalg.matrix_norm(H.mT @ H - torch.eye(H.shape[-1]).to(H), 2)
+    return size
 
 
 def test_a_correction_leaves_the_group_where_it_is() -> None:

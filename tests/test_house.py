@@ -1,6 +1,7 @@
 """The rules of the house: who imports whom, what the rooms hold, what stands once."""
 
 import ast
+import functools
 import importlib.util
 import os
 import re
@@ -45,6 +46,7 @@ MODULES = {name_of(path): path for room in DOORS for path in sorted((ROOT / room
 WRITTEN = {name: path for name, path in MODULES.items() if "_pb2" not in name}  # not generated
 
 
+@functools.cache
 def tree_of(name: str) -> ast.Module:
     return ast.parse(MODULES[name].read_text(encoding="utf-8"))
 

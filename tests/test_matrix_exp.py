@@ -26,7 +26,8 @@ def skew(d: int, norm: float, *batch: int, seed: int = 0) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     A = torch.randn(*batch, d, d, generator=generator, dtype=torch.float64)
     S = A - A.mT
-    return S / torch.linalg.matrix_norm(S)[..., None, None] * norm
+    size: Tensor = torch.linalg.matrix_norm(S)
+    return S / size[..., None, None] * norm
 
 
 def distance(A: Tensor, B: Tensor) -> float:

@@ -63,7 +63,8 @@ def write_checkpoint(
 
 def checkpoints(run: Path) -> list[Path]:
     """The whole checkpoints of a run, oldest first."""
-    return sorted(path for path in run.glob(PREFIX + "*") if (path / "trainer.json").is_file())
+    whole = [path for path in run.glob(PREFIX + "*") if (path / "trainer.json").is_file()]
+    return sorted(whole, key=lambda path: (len(path.name), path.name))
 
 
 def find_checkpoint(place: Path) -> Path:

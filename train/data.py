@@ -129,7 +129,7 @@ def split(ids: Tensor, window: int) -> Splits:
 
 def _decode(name: str, content: bytes) -> Text:
     try:
-        text = content.decode("utf-8-sig")
+        text = content.decode().removeprefix("\ufeff")  # the byte order mark
     except UnicodeDecodeError as error:
         raise DataError(
             f"{name}: byte 0x{content[error.start]:02X} at offset {error.start} is not UTF-8; "

@@ -44,6 +44,7 @@ class Run:
         self.folder, self.config, self.iteration = folder, config, 0
         self.settings = Settings(**config["training"])
         torch.set_num_threads(self.settings.threads)
+        torch.manual_seed(self.settings.seed)
         self.vocabulary = tuple(config["vocabulary"])
         ids = data.encode(text.text, self.vocabulary)
         self.splits = data.split(ids, self.settings.window)
@@ -139,13 +140,15 @@ def train(run: Run, quiet: bool = False) -> bool:
     """
     if _finished(run):
         return True  # tested and saved when it got there
-    settings, started, bar = run.settings, time.monotonic(), progress_bar(run, quiet)
+    settings, bar = run.settings, progress_bar(run, quiet)
+    begun, started = run.iteration, time.monotonic()
     with bar, stop_on_signal(run):
         while run.iteration < settings.iterations and not run.stop_requested:
             loss, norm = train_iteration(run)
             bar.update()
             if run.iteration % 10 == 0:
-                _report(run, bar, loss, norm, started)
+                speed = (run.iteration - begun) / (time.monotonic() - started)  # iterations/s
+                _report(run, bar, loss, norm, speed)
             if run.iteration % settings.valid_every == 0:
                 _validate(run, bar)
             if run.iteration % settings.checkpoint_every == 0 and not _finished(run):
@@ -227,10 +230,8 @@ def progress_bar(run: Run, quiet: bool) -> "tqdm[Any]":
     )
 
 
-def _report(run: Run, bar: "tqdm[Any]", loss: float, norm: float, started: float) -> None:
-    elapsed = time.monotonic() - started
-    done = run.iteration - bar.initial
-    rate = done * run.settings.batch * (run.settings.window + 1) / elapsed
+def _report(run: Run, bar: "tqdm[Any]", loss: float, norm: float, speed: float) -> None:
+    rate = speed * run.settings.batch * (run.settings.window + 1)
     bpc = loss / math.log(2.0)
     bar.set_description_str(f"loss {loss:.3f}, BPC {bpc:.3f}, {rate:,.0f} characters/s", False)
     run.record(loss=loss, bpc=bpc, gradient_norm=norm, characters_per_s=round(rate))
