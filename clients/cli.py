@@ -28,7 +28,11 @@ ROOMS = {
     "train": _Room("train.__main__", "train", "train a model; writes a run of checkpoints"),
     "export": _Room("export.__main__", "export", "turn a checkpoint into a bundle"),
     "serve": _Room("serve.__main__", "serve", "serve bundles over HTTP and gRPC"),
-    "demo": _Room("clients.demo", "serve,client", "a guided tour on a server of its own"),
+    "demo": _Room(
+        "clients.demo",
+        "train,export,serve,client",
+        "train, export, serve and ablate a small model, in one go",
+    ),
 }
 OURS = ("train", "export", "serve", "clients")
 

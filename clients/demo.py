@@ -90,8 +90,8 @@ def choose_data() -> str:
     if any(path.is_file() for path in shakespeare_places()):
         return "shakespeare"
     print(
-        "Tiny Shakespeare isn't on this machine (TORSOR_DATA_DIR), so the demo trains on python-docs, "
-        "the language reference that Python carries.",
+        "Tiny Shakespeare isn't on this machine (TORSOR_DATA_DIR), so the demo trains on "
+        "python-docs, the language reference that Python carries.",
         flush=True,
     )
     return "python-docs"

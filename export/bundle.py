@@ -7,21 +7,21 @@ gives the same bytes on one machine.
 import json
 import os
 import shutil
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import torch
 
-from export.graph import IR_VERSION, MAX_STEPS, build_advance, set_weights
+from export.graph import IR_VERSION, MAX_STEPS, build_advance
 from export.matrix_exp import DOMAIN, OPSET, VERSION, body_range, body_squarings
 from export.parity import Subject, measure_parity
+from export.weights import set_weights, write_weights
 from serve.manifest import (
     GRAPH_FILE,
+    MANIFEST_FILE,
     WEIGHTS_FILE,
     GraphSpec,
     Manifest,
@@ -36,18 +36,16 @@ from train.matrix_exp import observed_angles
 from train.model import Model, Weights, family
 
 INITIAL = "initial."  # prefix of initial states among the weights
-ALIGNMENT = 64  # bytes; where the data of weights.safetensors begins
 PROBE_STREAMS, PROBE_CHARACTERS = 32, 512
-
-Arrays = dict[str, np.ndarray]
 
 
 def export_bundle(run: Path, out: Path, name: str | None = None, quiet: bool = False) -> Manifest:
     """Export the newest checkpoint of a run into the bundle folder `out`.
 
-    Raises `CheckpointError`, `ParityError`, or `ValueError` for a model that can't be exported;
-    `out` is then as it was.
+    Raises `CheckpointError`, `ParityError`, or `ValueError` for a model that can't be exported or a
+    place that holds something else; `out` is then as it was.
     """
+    _refuse_other_things(out)
     folder = find_checkpoint(run)
     iteration, config, parameters, _ = read_checkpoint(folder)
     model = restore_model(folder, config, parameters)
@@ -60,8 +58,11 @@ def export_bundle(run: Path, out: Path, name: str | None = None, quiet: bool = F
 
 def restore_model(folder: Path, config: dict[str, Any], parameters: dict[str, Any]) -> Model:
     """The model of a checkpoint."""
-    kind = family(config["family"])
-    model = kind(kind.Config(**config["config"]))  # type: ignore[call-arg]
+    try:
+        kind = family(config["family"])
+        model = kind(kind.Config(**config["config"]))
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(folder / "config.json", f"{error}; newer torsor?") from None
     expected = {key: tuple(value.shape) for key, value in model.state_dict().items()}
     found = {key: tuple(value.shape) for key, value in parameters.items()}
     if found != expected:
@@ -102,32 +103,15 @@ def probe_angle(model: Model, weights: Weights) -> float:
             if model.correct_every and position % model.correct_every == 0:
                 state = model.correct(state)
             odds = model.readout(weights, state).softmax(-1)
+            if not odds.isfinite().all():
+                raise ValueError(
+                    f"the model's probabilities are not finite after {position} characters; "
+                    "train it with a smaller learning rate"
+                )
             odds[half:] = 1.0
             x = torch.multinomial(odds, 1, generator=generator).squeeze(-1)  # (PROBE_STREAMS)
             state = model.update(weights, state, x)
     return max(angles, default=0.0)
-
-
-def write_weights(path: Path, tensors: Arrays) -> dict[str, int]:
-    """Write a safetensors file whose data begins at a multiple of `ALIGNMENT`.
-
-    Returns where each tensor's bytes begin in the file. Largest tensors first, so that they start
-    at aligned places too.
-    """
-    order = sorted(tensors, key=lambda name: (-tensors[name].nbytes, name))
-    header, offset = dict[str, Any](), 0
-    for name in order:
-        end = offset + tensors[name].nbytes
-        shape = list(tensors[name].shape)
-        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [offset, end]}
-        offset = end
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-(len(text) + 8) % ALIGNMENT)
-    with path.open("wb") as stream:
-        stream.write(struct.pack("<Q", len(text)) + text)
-        for name in order:
-            stream.write(np.ascontiguousarray(tensors[name], dtype="<f4").tobytes())
-    return {name: 8 + len(text) + header[name]["data_offsets"][0] for name in order}
 
 
 def _fill(
@@ -183,7 +167,7 @@ def _write_graph(folder: Path, graph: onnx.ModelProto, model: Model, weights: We
 def _random_twin(config: dict[str, Any]) -> Model:
     kind = family(config["family"])
     generator = torch.Generator().manual_seed(1)
-    model = kind(kind.Config(**config["config"]), generator)  # type: ignore[call-arg]
+    model = kind(kind.Config(**config["config"]), generator)
     return model.requires_grad_(False).eval()
 
 
@@ -232,6 +216,12 @@ def _targets(model: Model, weights: Weights) -> tuple[Target, ...]:
     )
 
 
+def _refuse_other_things(out: Path) -> None:
+    bundle_or_empty = out.is_dir() and ((out / MANIFEST_FILE).is_file() or not any(out.iterdir()))
+    if out.exists() and not bundle_or_empty:
+        raise ValueError(f"{out}: is there and is no bundle; choose another --out, or remove it")
+
+
 @contextmanager
 def _whole_folder(out: Path) -> Iterator[Path]:
     """A folder that takes the place of `out` if the block ends well, and vanishes if not."""
@@ -244,6 +234,10 @@ def _whole_folder(out: Path) -> Iterator[Path]:
         if out.exists():
             os.rename(out, old)
         os.rename(part, out)
+    except BaseException:
+        if old.exists() and not out.exists():
+            os.rename(old, out)
+        raise
     finally:
         shutil.rmtree(part, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)

@@ -8,57 +8,18 @@ what the graph's inputs and outputs mean.
 Letters: B batch, K steps, V vocabulary.
 """
 
-import logging
-import warnings
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
-import numpy as np
 import onnx
-import torch
-from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
-from torch import Tensor
+from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from export.matrix_exp import DOMAIN, OPSET, VERSION, matrix_exp_function
 from export.sampler import sampler_nodes
+from export.step import STEP, Piece, export_correction, export_step
 from train.model import Model, State, Weights
 
 IR_VERSION = 10
 MAX_STEPS = 16  # K that runs are cut into: as good as 64, and four times as prompt
-STEP = "step_"  # prefix of everything inside the loop, so no weight's name can clash
-
-
-class Piece(NamedTuple):
-    """Nodes and constants of an exported function, under prefixed names."""
-
-    nodes: list[NodeProto]
-    constants: list[TensorProto]
-    outputs: list[str]
-
-
-class ReadoutThenUpdate(torch.nn.Module):
-    """(state, x, weights) -> logits before x, then the state after x."""
-
-    def __init__(self, model: Model) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, state: State, x: Tensor, weights: Weights) -> tuple[Tensor, State]:
-        """What one step of `advance` needs of a family."""
-        logits = self.model.readout(weights, state)
-        return logits, self.model.update(weights, state, x)
-
-
-class Correct(torch.nn.Module):
-    """(state) -> corrected state."""
-
-    def __init__(self, model: Model) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, state: State) -> State:
-        """`Model.correct`."""
-        return self.model.correct(state)
 
 
 def build_advance(model: Model, weights: Weights, squarings: int) -> onnx.ModelProto:
@@ -80,63 +41,6 @@ def build_advance(model: Model, weights: Weights, squarings: int) -> onnx.ModelP
     )
 
 
-def export_step(model: Model, weights: Weights) -> Piece:
-    """Readout and update, from torch: inputs `step_state_*`, `step_token` and the weights' names.
-
-    Outputs in order: logits, then the new state tensors.
-    """
-    state, x = model.init_state(3), torch.tensor([0, 1, 0])
-    dynamic = ({name: {0: "B"} for name in state}, {0: "B"}, {name: None for name in weights})
-    proto = _export(ReadoutThenUpdate(model), (state, x, weights, {}), dynamic)
-    given = [f"{STEP}state_{name}" for name in state] + [f"{STEP}token", *weights]
-    return _rename(proto, given, STEP)
-
-
-def export_correction(model: Model, state: State) -> Piece:
-    """`Model.correct`, from torch: inputs `state.*`."""
-    batch = {name: value.expand(3, *value.shape[1:]).clone() for name, value in state.items()}
-    proto = _export(Correct(model), (batch, {}), ({name: {0: "B"} for name in state},))
-    return _rename(proto, [f"state.{name}" for name in state], "correct.")
-
-
-def _export(module: torch.nn.Module, inputs: tuple[object, ...], shapes: object) -> GraphProto:
-    registration = logging.getLogger("torch.onnx._internal.exporter._registration")
-    registration.setLevel(logging.ERROR)  # it reports that torchvision is absent
-    with warnings.catch_warnings():
-        # torch's own deprecations, and a note that the batch axes of all inputs are one
-        warnings.filterwarnings("ignore", category=FutureWarning)
-        warnings.filterwarnings("ignore", "# The axis name", UserWarning)
-        program = torch.onnx.export(
-            module.eval(),
-            inputs,
-            dynamo=True,
-            opset_version=OPSET,
-            dynamic_shapes=shapes,  # type: ignore[arg-type]
-            verbose=False,
-        )
-    assert program is not None
-    proto = program.model_proto
-    assert not proto.functions
-    return proto.graph
-
-
-def _rename(graph: GraphProto, given: Sequence[str], prefix: str) -> Piece:
-    used = {i.name: name for i, name in zip(graph.input, given, strict=True)}
-
-    def new(name: str) -> str:
-        return used.get(name, prefix + name) if name else ""
-
-    for node in graph.node:
-        node.input[:] = [new(name) for name in node.input]
-        node.output[:] = [new(name) for name in node.output]
-        node.name = prefix + node.name
-        del node.metadata_props[:]
-        node.doc_string = ""
-    for constant in graph.initializer:
-        constant.name = new(constant.name)
-    return Piece(list(graph.node), list(graph.initializer), [new(o.name) for o in graph.output])
-
-
 def scan_body(piece: Piece, state: State, V: int) -> tuple[list[NodeProto], GraphProto]:
     """Nodes that depend on weights alone, and the Scan's body over everything else."""
     moving = {f"{STEP}state_{name}" for name in state} | {f"{STEP}token"}
@@ -149,7 +53,9 @@ def scan_body(piece: Piece, state: State, V: int) -> tuple[list[NodeProto], Grap
             hoisted.append(node)
     logits, *new_states = piece.outputs
     inside += sampler_nodes(logits, f"{STEP}token", V)
-    inside += [n for name, new in zip(state, new_states, strict=True) for n in _keep(name, new, state)]
+    inside += [
+        n for name, new in zip(state, new_states, strict=True) for n in _keep(name, new, state)
+    ]
     nodes = sort_nodes(inside, moving.intersection(_inputs_of(state)) | {f"{STEP}k"})
     body = helper.make_graph(nodes, "step", _body_inputs(state), _body_outputs(state, V, logits))
     return hoisted, body
@@ -190,7 +96,9 @@ def _keep(name: str, new: str, state: State) -> list[NodeProto]:
 
 
 def _body_inputs(state: State) -> list[ValueInfoProto]:
-    states = [_value(f"{STEP}state_{n}", TensorProto.FLOAT, ["B", *v.shape[1:]]) for n, v in state.items()]
+    states = [
+        _value(f"{STEP}state_{n}", TensorProto.FLOAT, ["B", *v.shape[1:]]) for n, v in state.items()
+    ]
     return [
         *states,
         _value(f"{STEP}k", TensorProto.INT64, []),
@@ -200,7 +108,9 @@ def _body_inputs(state: State) -> list[ValueInfoProto]:
 
 
 def _body_outputs(state: State, V: int, logits: str) -> list[ValueInfoProto]:
-    states = [_value(f"{STEP}next_{n}", TensorProto.FLOAT, ["B", *v.shape[1:]]) for n, v in state.items()]
+    states = [
+        _value(f"{STEP}next_{n}", TensorProto.FLOAT, ["B", *v.shape[1:]]) for n, v in state.items()
+    ]
     return [
         *states,
         _value(f"{STEP}taken", TensorProto.INT64, ["B"]),
@@ -243,7 +153,9 @@ def _correction_nodes(state: State, correct_every: int, correction: Piece) -> li
         helper.make_node("Constant", [], ["correct_every"], value_int=correct_every),
         helper.make_node("Mod", ["position", "correct_every"], ["phase"]),
         helper.make_node("Constant", [], ["zero"], value_int=0),
-        helper.make_node("Equal", ["phase", "zero"], ["due"]),
+        helper.make_node("Equal", ["phase", "zero"], ["at_multiple"]),
+        helper.make_node("Greater", ["num_steps", "zero"], ["moves"]),
+        helper.make_node("And", ["at_multiple", "moves"], ["due"]),  # a row that rests is kept
         *correction.nodes,
     ]
     for (name, value), corrected in zip(state.items(), correction.outputs, strict=True):
@@ -272,7 +184,9 @@ def _setting_nodes() -> list[NodeProto]:
             "num_k_scalar = Squeeze (num_k, first_axis)",
             "k = Range (zero_i, num_k_scalar, one_i)",
             "is_greedy = LessOrEqual (temperature, zero_f)",
-            "divisor_row = Where (is_greedy, one_f, temperature)",
+            "tiny_f = Constant <value_float: float = 1e-30> ()",  # no row divides by less
+            "warm = Max (temperature, tiny_f)",
+            "divisor_row = Where (is_greedy, one_f, warm)",
             "divisor = Unsqueeze (divisor_row, column)",
             "limits_k = Greater (top_k, zero_i)",
             "limits_p = Less (top_p, one_f)",
@@ -281,7 +195,8 @@ def _setting_nodes() -> list[NodeProto]:
             "limits_any = ReduceMax <keepdims: int = 0> (limits_i)",
             "any_limits = Cast <to: int = 9> (limits_any)",
             "top_k_column = Unsqueeze (top_k, column)",
-            "top_p_column = Unsqueeze (top_p, column)",
+            "some_p = Max (top_p, tiny_f)",  # the most probable character always stays
+            "top_p_column = Unsqueeze (some_p, column)",
             "keeps_k = LessOrEqual (top_k_column, zero_i)",
             "keeps_p = GreaterOrEqual (top_p_column, one_f)",
         )
@@ -317,32 +232,3 @@ def _main_outputs(state: State, V: int) -> list[ValueInfoProto]:
 
 def _value(name: str, dtype: int, shape: Sequence[int | str]) -> ValueInfoProto:
     return helper.make_tensor_value_info(name, dtype, list(shape))
-
-
-def set_weights(
-    model: onnx.ModelProto, weights: dict[str, np.ndarray], location: str, offsets: dict[str, int]
-) -> None:
-    """Turn the weights into initialisers whose bytes lie in another file, at these offsets."""
-    nodes = list(_all_nodes(model.graph))
-    used = {name for node in nodes for name in node.input}
-    ours = {v.name for v in model.graph.input} | {name for node in nodes for name in node.output}
-    for name, value in weights.items():
-        if name not in used:
-            raise ValueError(f"weight {name!r} is not used by the exported step")
-        if name in ours:
-            raise ValueError(f"weight {name!r} is called like a value of the graph; rename it")
-        tensor = numpy_helper.from_array(np.empty(0, value.dtype), name)
-        tensor.dims[:] = value.shape
-        tensor.ClearField("raw_data")
-        tensor.data_location = TensorProto.EXTERNAL
-        for key, entry in (("location", location), ("offset", offsets[name]), ("length", value.nbytes)):
-            tensor.external_data.add(key=key, value=str(entry))
-        model.graph.initializer.append(tensor)
-
-
-def _all_nodes(graph: GraphProto) -> Iterable[NodeProto]:
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from _all_nodes(attribute.g)

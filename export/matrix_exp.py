@@ -89,4 +89,8 @@ def _quadratic(name: str, k: int) -> list[str]:
 
 
 def _squaring(i: int) -> list[str]:
-    return [f"D{i} = Mul (F{i}, c_two)", f"G{i} = MatMul (F{i}, F{i})", f"F{i + 1} = Add (D{i}, G{i})"]
+    return [
+        f"D{i} = Mul (F{i}, c_two)",
+        f"G{i} = MatMul (F{i}, F{i})",
+        f"F{i + 1} = Add (D{i}, G{i})",
+    ]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
+import onnxruntime  # type: ignore[import-untyped]
 import torch
 from onnx.reference import ReferenceEvaluator
 from tqdm import tqdm
@@ -98,7 +98,9 @@ def advance_reference(model: Model, weights: Weights, feeds: Arrays) -> Arrays:
     """`advance` as a loop of torch steps over forced characters: the graph's meaning."""
     state = {k[6:]: torch.from_numpy(v) for k, v in feeds.items() if k.startswith("state.")}
     if model.correct_every:
-        due = torch.from_numpy(feeds["position"] % model.correct_every == 0)
+        due = torch.from_numpy(
+            (feeds["position"] % model.correct_every == 0) & (feeds["num_steps"] > 0)
+        )
         state = _choose(due, model.correct(state), state)
     logprobs, all_logits, num_steps = [], [], torch.from_numpy(feeds["num_steps"])
     for k, x in enumerate(torch.from_numpy(feeds["forced"])):

@@ -52,7 +52,9 @@ def make_parser() -> argparse.ArgumentParser:
     add("--host", default="127.0.0.1", help="address of HTTP and gRPC (default: 127.0.0.1)")
     add("--port", type=int, default=3000, help="HTTP port (default: 3000)")
     add("--grpc-port", type=int, default=3001, help="gRPC port, 0: no gRPC (default: 3001)")
-    add("--device", choices=("auto", "cpu", "cuda"), default=defaults.device, help="(default: auto)")
+    add(
+        "--device", choices=("auto", "cpu", "cuda"), default=defaults.device, help="(default: auto)"
+    )
     add("--threads", type=int, default=0, help="threads of one run on the CPU (default: cores - 1)")
     add("--max-streams", type=int, default=defaults.max_streams, help="running at once a model")
     add("--max-waiting", type=int, default=defaults.max_waiting, help="queued, then 429")
@@ -101,7 +103,10 @@ def bento_environment(port: int) -> dict[str, str]:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     home = cache / "torsor" / f"bentoml-{port}"
     home.mkdir(parents=True, exist_ok=True)
-    return {"BENTOML_HOME": os.environ.get("BENTOML_HOME", str(home)), "BENTOML_DO_NOT_TRACK": "True"}
+    return {
+        "BENTOML_HOME": os.environ.get("BENTOML_HOME", str(home)),
+        "BENTOML_DO_NOT_TRACK": "True",
+    }
 
 
 def bento_command(options: argparse.Namespace, settings: Settings) -> list[str]:

@@ -47,9 +47,7 @@ class Engine:
 
     def __init__(self, bundles: Iterable[Bundle], limits: Limits | None = None) -> None:
         self.limits = limits or Limits()
-        self._tables = {
-            b.name: SlotTable(b.initial, self.limits.max_streams) for b in bundles
-        }
+        self._tables = {b.name: SlotTable(b.initial, self.limits.max_streams) for b in bundles}
         self._waiting: deque[Stream] = deque()
         self._running: list[Stream] = []
         self._wake = threading.Condition()
@@ -138,7 +136,9 @@ class Engine:
                 if not self.tick():
                     self._sleep()
         finally:
-            error = RequestError("unavailable", "the server is stopping and its grace time is over; try again")
+            error = RequestError(
+                "unavailable", "the server is stopping and its grace time is over; try again"
+            )
             self._draining = True
             self._end_all(error)
 
@@ -179,11 +179,17 @@ class Engine:
     def _overdue(self, stream: Stream, now: float) -> RequestError | None:
         age, limits = now - stream.created, self.limits
         if stream.life is Life.WAITING and age > limits.queue_timeout_s:
-            return RequestError("timeout", f"waited {age:.1f} s for a slot, expected at most "
-                                f"{limits.queue_timeout_s} s (queue_timeout_s); try again later")
+            return RequestError(
+                "timeout",
+                f"waited {age:.1f} s for a slot, expected at most "
+                f"{limits.queue_timeout_s} s (queue_timeout_s); try again later",
+            )
         if age > limits.total_timeout_s:
-            return RequestError("timeout", f"ran for {age:.1f} s, expected at most "
-                                f"{limits.total_timeout_s} s (total_timeout_s); ask for less text")
+            return RequestError(
+                "timeout",
+                f"ran for {age:.1f} s, expected at most "
+                f"{limits.total_timeout_s} s (total_timeout_s); ask for less text",
+            )
         return None
 
     def _admit(self) -> list[Stream]:
@@ -240,7 +246,7 @@ class Engine:
 
 
 def make_feeds(group: list[Stream], manifest: Manifest) -> dict[str, Array]:
-    """The inputs of `advance` for a group, without the state; `serve.manifest` says their meaning."""
+    """The inputs of `advance` for a group, but for the state; `serve.manifest` explains them."""
     B, V = len(group), len(manifest.vocabulary)
     position = np.array([stream.position for stream in group], np.int64)
     num_steps = np.array([next_steps(stream, manifest) for stream in group], np.int64)
@@ -276,7 +282,7 @@ def next_steps(stream: Stream, manifest: Manifest) -> int:
 
 def rows_finite(outputs: dict[str, Array], manifest: Manifest) -> Array:
     """Which rows (B) came out of a run without a NaN or an infinity."""
-    finite = np.isfinite(outputs["logprob"]).all(axis=0)
+    finite: Array = np.asarray(np.isfinite(outputs["logprob"]).all(axis=0))
     for state in manifest.states:
         value = outputs[f"next.{state.name}"]
         finite &= np.isfinite(value).all(axis=tuple(range(1, value.ndim)))

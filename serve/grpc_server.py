@@ -92,7 +92,9 @@ async def start_grpc_server(host: Host, address: str) -> tuple[grpc.aio.Server, 
             ("grpc.max_receive_message_length", MAX_BODY_BYTES),
         ]
     )
-    rpc.add_TorsorServicer_to_server(TorsorServicer(host), server)
+    rpc.add_TorsorServicer_to_server(  # type: ignore[no-untyped-call]
+        TorsorServicer(host), server
+    )
     checks = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(checks, server)
     names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
@@ -108,7 +110,7 @@ async def start_grpc_server(host: Host, address: str) -> tuple[grpc.aio.Server, 
 
 async def set_serving(checks: Any, serving: bool) -> None:
     """Tell health checks whether new calls are taken."""
-    status = health_pb2.HealthCheckResponse.ServingStatus
+    status: Any = health_pb2.HealthCheckResponse  # its stubs lack the enum's values
     for name in ("", SERVICE):
         await checks.set(name, status.SERVING if serving else status.NOT_SERVING)
 
@@ -118,7 +120,7 @@ def fields_of(message: Message) -> dict[str, Any]:
     return {field.name: _plain(value) for field, value in message.ListFields()}
 
 
-def to_struct(page: Mapping[str, Any]) -> Struct:
+def to_struct(page: dict[str, Any]) -> Struct:
     """A JSON object as protobuf's Struct; its numbers are doubles."""
     return ParseDict(page, Struct())
 
@@ -182,9 +184,7 @@ async def abort(context: Context, error: RequestError) -> NoReturn:
 
 
 def _character(character: Character) -> pb.Character:
-    return pb.Character(
-        text=character.text, logprob=character.logprob, top_logprobs=character.top
-    )
+    return pb.Character(text=character.text, logprob=character.logprob, top_logprobs=character.top)
 
 
 def _plain(value: Any) -> Any:

@@ -54,9 +54,10 @@ class Host:
             return bundle.plain
         try:
             parsed = parse_ablation(ablation, bundle.manifest)
-            return await self._off_loop(bundle.variant, parsed)
+            variant: Variant = await self._off_loop(bundle.variant, parsed)
         except AblationError as error:
             raise RequestError("invalid_request", str(error), error.field) from None
+        return variant
 
     async def structure(self, bundle: Bundle) -> list[dict[str, Any]]:
         """What can be ablated, with spectra and masses; computed once a bundle."""

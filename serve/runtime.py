@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 from safetensors import SafetensorError
@@ -92,7 +91,9 @@ class Bundle:
         self.folder, self.device = folder, device
         self.manifest = read_manifest(folder)
         self.weights = _read_weights(folder / WEIGHTS_FILE)
-        self.initial = {s.name: _initial(folder, s.initial, s.shape, self.weights) for s in self.states}
+        self.initial = {
+            s.name: _initial(folder, s.initial, s.shape, self.weights) for s in self.states
+        }
         self.plain = Variant(Session(folder, self.manifest, device, {}), None)
         self._variants: OrderedDict[str, Variant] = OrderedDict()
         self._lock = threading.Lock()
@@ -172,7 +173,9 @@ def load_bundles(folders: list[Path], wish: str, num_threads: int) -> dict[str, 
     bundles: dict[str, Bundle] = {}
     for bundle in loaded:
         if bundle.name in bundles:
-            raise BundleError(bundle.folder, "name", f"{bundle.name!r} is served already; rename it")
+            raise BundleError(
+                bundle.folder, "name", f"{bundle.name!r} is served already; rename it"
+            )
         bundles[bundle.name] = bundle
     return bundles
 

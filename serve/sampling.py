@@ -38,7 +38,9 @@ class Uniforms:
         first, last = start // BLOCK, (start + count - 1) // BLOCK
         if first != last:
             split = last * BLOCK - start
-            return np.concatenate([self.take(start, split), self.take(start + split, count - split)])
+            return np.concatenate(
+                [self.take(start, split), self.take(start + split, count - split)]
+            )
         if first != self._block:
             self._block, self._values = first, uniform_block(self.seed, first)
         offset = start - first * BLOCK

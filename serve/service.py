@@ -1,7 +1,7 @@
 """The BentoML service: one process, one engine, HTTP and gRPC on it.
 
-    torsor serve [BUNDLE ...]                   checks everything first, then starts this
-    bentoml serve serve.service:Torsor          the same from the environment (serve/settings.py)
+torsor serve [BUNDLE ...]                   checks everything first, then starts this
+bentoml serve serve.service:Torsor          the same from the environment (serve/settings.py)
 """
 
 import asyncio
@@ -144,4 +144,4 @@ def _alive() -> bool:
     return bool(_hosts) and _hosts[0].engine.alive
 
 
-Torsor.add_asgi_middleware(HealthMiddleware)
+Torsor.add_asgi_middleware(HealthMiddleware)  # type: ignore[attr-defined]

@@ -7,6 +7,7 @@ Every setting is an environment variable, TORSOR_ and its name in capitals, so
 import os
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from serve.runtime import available_cores
 
@@ -41,18 +42,18 @@ class Settings:
 
 def read_settings() -> Settings:
     """The settings that the environment holds; `ValueError` names a variable that isn't right."""
-    values = {}
+    values: dict[str, Any] = {}
     for field in fields(Settings):
+        kind = type(field.default)  # str, int or float
         text = os.environ.get(variable(field.name))
         if text is None:
             continue
         try:
-            values[field.name] = {str: str, int: int, float: float}[field.type](text)  # type: ignore[index]
+            values[field.name] = kind(text)
         except ValueError:
-            kind = getattr(field.type, "__name__", field.type)
             name = variable(field.name)
-            raise ValueError(f"{name}: found {text!r}, expected {kind}") from None
-    return Settings(**values)  # type: ignore[arg-type]
+            raise ValueError(f"{name}: found {text!r}, expected {kind.__name__}") from None
+    return Settings(**values)
 
 
 def environment(settings: Settings) -> dict[str, str]:

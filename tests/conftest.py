@@ -1,6 +1,16 @@
 """What several test files share."""
 
+import functools
 import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -21,7 +31,101 @@ def data_dir() -> Path:
 
 @pytest.fixture
 def text_file(tmp_path: Path) -> Path:
-    """A text of 3,600 characters over 16 symbols that small models learn fast."""
+    """A text of 3,600 characters over 14 symbols that small models learn fast."""
     path = tmp_path / "text.txt"
-    path.write_text("the cat sat on the mat, and so did I\n"[:36] * 100, encoding="utf-8")
+    path.write_text("the cat sat on the mat, and so did I" * 100, encoding="utf-8")
     return path
+
+
+@dataclass(frozen=True)
+class RunningServer:
+    """A real `torsor serve` on loopback."""
+
+    url: str
+    grpc_address: str
+    process: "subprocess.Popen[str]"
+    log: Path
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Send a signal and wait for the exit code."""
+        self.process.send_signal(number)
+        return self.process.wait(60)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def running_server(folder: Path, *arguments: str) -> Iterator[RunningServer]:
+    """Start `python -m serve` with these arguments, wait until it is ready, stop it at the end."""
+    port, grpc_port = free_port(), free_port()
+    ports = ("--port", str(port), "--grpc-port", str(grpc_port))
+    environment = {**os.environ, "BENTOML_HOME": str(folder / "bentoml"), "OMP_NUM_THREADS": "1"}
+    with (folder / "serve.log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "serve", *arguments, *ports],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment,
+        )
+    url, grpc_address = f"http://127.0.0.1:{port}", f"127.0.0.1:{grpc_port}"
+    server = RunningServer(url, grpc_address, process, folder / "serve.log")
+    try:
+        wait_ready(server)
+        yield server
+    finally:
+        if process.poll() is None:
+            server.stop()
+
+
+def wait_ready(server: RunningServer) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and server.process.poll() is None:
+        try:
+            with urllib.request.urlopen(server.url + "/readyz", timeout=1):
+                return
+        except OSError:
+            time.sleep(0.1)
+    raise AssertionError(f"the server did not get ready: {server.log.read_text()}")
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """The models that ship, served for all tests."""
+    with running_server(tmp_path_factory.mktemp("server")) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def start_server() -> Callable[..., AbstractContextManager[RunningServer]]:
+    """Start a server of one's own: start_server(folder, *arguments)."""
+    return running_server
+
+
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A folder with a small `run` of a family and its `bundle`, made when it is first asked for."""
+
+    @functools.cache
+    def export_small(family_name: str) -> Path:
+        from export.__main__ import main
+        from train.loop import start_run, train
+        from train.settings import Settings
+
+        folder = tmp_path_factory.mktemp(family_name)
+        (folder / "text.txt").write_text("the cat sat on the mat, and so did I" * 60)
+        sizes = {"osm-rnn": {"d": 5}, "tanh-rnn": {"n": 12}}.get(family_name, {})
+        settings = Settings(
+            data=str(folder / "text.txt"), iterations=12, window=12, batch=4, learning_rate=0.1
+        )
+        train(start_run(folder / "run", family_name, sizes, settings), quiet=True)
+        out = ("--out", str(folder / "bundle"), "--name", f"small-{family_name}")
+        assert main([str(folder / "run"), *out, "--quiet"]) == 0
+        return folder
+
+    return export_small

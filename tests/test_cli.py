@@ -1,17 +1,123 @@
-"""The command line, with a client that answers from memory; subprocesses where imports matter."""
+"""The commands that ask a server, with a client that answers from memory."""
 
 import io
 import json
-import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, Self
 
 import pytest
 
 from clients import commands
 from clients.cli import main
 from clients.errors import ServerError
-from tests.fake_client import EDITS, FakeClient
+from clients.results import (
+    Character,
+    Choice,
+    Chunk,
+    Completion,
+    ModelInfo,
+    Score,
+    ScoreResult,
+    Spectrum,
+    Structure,
+    Summary,
+    Target,
+    Usage,
+)
+
+USAGE = Usage(prompt_tokens=1, completion_tokens=2, total_tokens=3)
+EDITS = {"edits": [{"target": "recurrent", "op": "zero"}]}
+REMOVED = [{"target": "recurrent", "op": "zero", "mass": 1, "warnings": ["all of it"]}]
+ABLATION = {"name": "", "hash": "00", **EDITS, "removed": REMOVED}
+SPECTRUM = Spectrum(
+    alpha=0.9,
+    n_R=1,
+    n_C=0,
+    rho=1.5,
+    eigenvalues=(1.5 + 0j,),
+    block_sizes=(1,),
+    masses={"RR": 0.0, "C→R": 0.25, "CC": 0.0},
+    backward_error=0.0,
+    warnings=(),
+)
+
+
+class FakeClient:
+    """Answers one thing and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Any, dict[str, Any]]] = []
+        self.error: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def _ask(self, *given: Any, **options: Any) -> None:
+        self.asked.append((given, {k: v for k, v in options.items() if v is not None}))
+
+    def models(self) -> tuple[ModelInfo, ...]:
+        model = ModelInfo(
+            id="osm",
+            family="osm-rnn",
+            config={"d": 16},
+            num_parameters=77_000,
+            vocabulary_size=65,
+            device="cpu",
+            provider="CPUExecutionProvider",
+            kernels="standard operators",
+            targets=("recurrent",),
+            training={"test_bpc": 2.125},
+        )
+        return (model,)
+
+    def structure(self, model: str | None) -> Structure:
+        self._ask(model)
+        page: dict[str, Any] = {"weight": "w", "ops": ("zero",), "meaning": "m", "norm": 1.0}
+        square = Target(name="recurrent", shape=(1, 1), spectrum=SPECTRUM, **page)
+        flat = Target(name="readout", shape=(1, 65), spectrum=None, **page)
+        return Structure(model="osm", targets=(square, flat))
+
+    def generate(self, prompt: str, **options: Any) -> Iterator[Chunk]:
+        self._ask(prompt, **options)
+        yield Chunk(text="ROMEO:\n", seed=7)
+        yield Chunk(text="é")
+        if self.error:
+            raise self.error
+        ablation = ABLATION if options["ablation"] else None
+        yield Chunk(summary=Summary(model="osm", usage=USAGE, ablation=ablation))
+
+    def complete(self, prompt: str, **options: Any) -> Completion:
+        self._ask(prompt, **options)
+        letter = Character(text="é", logprob=-1.0)
+        choice = Choice(
+            index=0, text="é", finish_reason="length", seed=7, stop=None, characters=(letter,)
+        )
+        return Completion(model="osm", choices=(choice,), usage=USAGE, ablation=None)
+
+    def generate_pair(self, prompt: str, ablation: Any, **options: Any) -> Iterator[Chunk]:
+        self._ask(prompt, ablation, **options)
+        yield Chunk(branch="baseline", text="ab", finish_reason="length", seed=7)
+        yield Chunk(branch="ablated", text="ax", finish_reason="length", seed=7)
+        summary = Summary(model="osm", usage=USAGE, ablation=ABLATION, first_difference=1)
+        yield Chunk(summary=summary)
+
+    def score(self, text: str, ablation: Any, **options: Any) -> ScoreResult:
+        self._ask(text, ablation, **options)
+        return ScoreResult(
+            model="osm",
+            num_characters=len(text),
+            baseline=Score(bpc=2.0, logprobs=()),
+            ablated=Score(bpc=2.5, logprobs=()) if ablation else None,
+            delta_bpc=0.5 if ablation else None,
+            mean_kl=0.25 if ablation else None,
+            kl=(),
+            ablation=ABLATION if ablation else None,
+        )
 
 
 @pytest.fixture
@@ -130,125 +236,3 @@ def test_models_and_structure_are_tables_or_json(fake: FakeClient, capsys: Captu
     assert main(["structure", "--json"]) == 0
     targets = json.loads(capsys.readouterr().out)["targets"]
     assert targets[0]["spectrum"]["eigenvalues"] == [[1.5, 0.0]]
-
-
-@pytest.mark.parametrize("over_grpc", [False, True])
-def test_a_missing_server_is_explained(
-    capsys: Capture, monkeypatch: pytest.MonkeyPatch, over_grpc: bool
-) -> None:
-    monkeypatch.setenv("TORSOR_URL", "http://127.0.0.1:1")
-    monkeypatch.setenv("TORSOR_GRPC_URL", "127.0.0.1:1")
-    assert main(["generate", "x", *(["--grpc"] if over_grpc else [])]) == 1
-    found = capsys.readouterr()
-    address = "127.0.0.1:1" if over_grpc else "http://127.0.0.1:1"
-    assert found.err.startswith(f"torsor generate: cannot connect to {address} ")
-    assert found.err.endswith("Start it with: torsor serve\n") and not found.out
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        [],
-        ["write"],
-        ["generate", "x", "y"],
-        ["generate", "--max-tokens", "many"],
-        ["ablate"],
-        ["score"],
-        ["score", "-", "--limit", "0"],
-    ],
-)
-def test_wrong_usage_is_code_2(words: list[str], capsys: Capture) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(words)
-    assert caught.value.code == 2 and "usage: torsor" in capsys.readouterr().err
-
-
-def run(code: str, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", code, *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
-
-
-@pytest.mark.parametrize("words", [["--help"], ["generate", "--help"]])
-def test_help_loads_nothing_heavy(words: list[str]) -> None:
-    code = """
-import sys
-from clients.cli import main
-try:
-    main(sys.argv[1:])
-finally:
-    heavy = {"torch", "onnx", "onnxruntime", "numpy", "grpc", "google", "httpx", "pydantic"}
-    print("heavy:", sorted(heavy & set(sys.modules)))
-"""
-    done = run(code, *words)
-    assert done.returncode == 0 and "usage: torsor" in done.stdout, done.stderr
-    assert done.stdout.endswith("heavy: []\n")
-
-
-@pytest.mark.parametrize(
-    ("package", "command", "extra"),
-    [
-        ("torch", ["train", "--help"], "train"),
-        ("httpx", ["models"], "client"),
-        ("grpc", ["models", "--grpc"], "client"),
-        ("pydantic", ["generate"], "client"),
-    ],
-)
-def test_a_missing_package_names_its_extra(package: str, command: list[str], extra: str) -> None:
-    code = f"import sys; sys.modules[{package!r}] = None\n"
-    code += "from clients.cli import main; sys.exit(main(sys.argv[1:]))"
-    done = run(code, *command)
-    assert done.returncode == 1 and not done.stdout
-    assert done.stderr == (
-        f"torsor {command[0]} needs the {extra} extra ({package} is not installed): "
-        f"pip install 'torsor[{extra}]' (from a checkout: pip install -e '.[{extra}]')\n"
-    )
-
-
-def test_a_room_gets_the_rest_of_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Room:
-        @staticmethod
-        def main(words: list[str]) -> int:
-            assert words == ["--help", "--url", "x"]
-            return 3
-
-    monkeypatch.setitem(sys.modules, "serve.__main__", Room)
-    assert main(["serve", "--help", "--url", "x"]) == 3
-
-
-def test_a_reader_that_leaves_is_no_error() -> None:
-    code = """
-import sys
-from contextlib import contextmanager
-from clients import commands
-from clients.cli import main
-from clients.results import Chunk
-
-class Client:
-    def generate(self, prompt, **options):
-        while True:
-            yield Chunk(text="abc")
-
-@contextmanager
-def open_client(url, over_grpc):
-    yield Client()
-
-commands.open_client = open_client
-sys.exit(main(["generate"]))
-"""
-    command = [sys.executable, "-c", code]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None and process.stderr is not None
-        assert process.stdout.read(5) == b"abcab"
-        process.stdout.close()
-        assert process.wait(20) == 0
-        assert process.stderr.read() == b""
-
-
-def test_help_names_the_addresses_that_the_clients_use(capsys: Capture) -> None:
-    from clients.grpc_client import DEFAULT_TARGET
-    from clients.http_client import DEFAULT_URL
-
-    with pytest.raises(SystemExit):
-        main(["models", "--help"])
-    out = capsys.readouterr().out
-    assert DEFAULT_URL in out and DEFAULT_TARGET in out

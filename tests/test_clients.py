@@ -1,45 +1,117 @@
-"""Clients against small servers on loopback that answer what the tests script."""
+"""HTTP clients against a server on loopback that answers what a test scripts; errors of all."""
 
 import asyncio
 import json
 import pickle
 import threading
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from contextlib import aclosing, closing
-from http.server import BaseHTTPRequestHandler
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-import grpc
 import pytest
-from google.protobuf import json_format
 
-from clients.errors import (
-    ConnectionFailed,
-    ServerError,
-    StreamBroken,
-    TorsorError,
-    UnexpectedAnswer,
-)
-from clients.grpc_client import GrpcClient
+from clients.errors import ConnectionFailed, ServerError, StreamBroken, UnexpectedAnswer
 from clients.http_client import AsyncHttpClient, HttpClient
-from clients.results import Chunk, join_completion, join_pair, to_json
-from serve.wire import torsor_pb2 as pb
-from serve.wire.torsor_pb2_grpc import add_TorsorServicer_to_server
-from tests.fake_servers import (
-    EDITS,
-    FULL,
-    MODEL,
-    SEED,
-    STRUCTURE,
-    Service,
-    Stub,
-    answer,
-    cut,
-    pour,
-    script,
-    sse,
+from clients.results import join_completion, join_pair
+
+USAGE = {"prompt_tokens": 1, "completion_tokens": 3, "total_tokens": 4}
+EDITS = {"edits": [{"target": "recurrent", "op": "zero"}]}
+MODEL = {
+    "id": "osm",
+    "family": "osm-rnn",
+    "config": {},
+    "num_parameters": 77_000,
+    "vocabulary_size": 65,
+    "device": "cpu",
+    "provider": "CPUExecutionProvider",
+    "kernels": "standard operators",
+    "targets": [],
+    "training": {},
+}
+STRUCTURE = {"model": "osm", "targets": []}
+SCORE = {"model": "osm", "num_characters": 2, "baseline": {"bpc": 2.0}}
+CHOICE = {"index": 0, "text": "abc", "finish_reason": "stop", "seed": 3}
+COMPLETION = {"model": "osm", "choices": [CHOICE], "usage": USAGE, "ablation": None}
+FULL = {"message": "queue: found 256 waiting, expected fewer: try again", "type": "server_error"}
+Answer = Callable[[BaseHTTPRequestHandler], None]
+
+
+def sse(*pages: Any) -> bytes:
+    """Pages as events; a str stands for itself."""
+    texts = (p if isinstance(p, str) else json.dumps(p, ensure_ascii=False) for p in pages)
+    return "".join(f"data: {text}\n\n" for text in texts).encode()
+
+
+def event(text: str, usage: Any = None) -> dict[str, Any]:
+    """A streamed completion's event."""
+    choice = {**CHOICE, "text": text, "finish_reason": "stop" if usage else None}
+    return {"model": "osm", "choices": [choice], "usage": usage}
+
+
+PAIR = {"model": "osm", "seed": 3, "ablation": None, "first_difference": 1, "usage": USAGE}
+PAIR_EVENTS = sse(
+    {"branch": "baseline", "text": "ab"},
+    {"branch": "ablated", "text": "ax"},
+    {"summary": PAIR},
+    "[DONE]",
 )
+
+
+class Stub(ThreadingHTTPServer):
+    """Answers each path as `answers` says, and keeps the bodies it was sent."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.answers: dict[str, Answer] = {}
+        self.bodies: list[Any] = []
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Stub
+
+    def do_GET(self) -> None:
+        self.server.answers[self.path](self)
+
+    def do_POST(self) -> None:
+        content = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.bodies.append(json.loads(content))
+        self.server.answers[self.path](self)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        del format, args
+
+
+def answer(page: Any, status: int = 200, **headers: str) -> Answer:
+    """One whole answer; bytes stand for themselves."""
+    content = page if isinstance(page, bytes) else json.dumps(page).encode()
+
+    def send(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(status)
+        for name, value in headers.items():
+            handler.send_header(name.replace("_", "-"), value)
+        handler.end_headers()
+        handler.wfile.write(content)
+
+    return send
+
+
+def pour(gone: threading.Event) -> Answer:
+    """An endless stream; `gone` is set when the client has left."""
+
+    def send(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.end_headers()
+        try:
+            while not gone.wait(0.002):
+                handler.wfile.write(sse(event("a")))
+        except OSError:
+            gone.set()
+
+    return send
 
 
 @pytest.fixture
@@ -58,109 +130,58 @@ def client(stub: Stub) -> Iterator[HttpClient]:
         yield client
 
 
-@pytest.fixture
-def service() -> Iterator[tuple[Service, GrpcClient]]:
-    servicer = Service()
-    server = grpc.server(ThreadPoolExecutor(2))
-    add_TorsorServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]  # generated
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    with GrpcClient(f"127.0.0.1:{port}") as client:
-        yield servicer, client
-    server.stop(None).wait()
+def script(stub: Stub) -> None:
+    """The whole server's answers."""
+
+    def complete(handler: BaseHTTPRequestHandler) -> None:
+        streams = stub.bodies[-1].get("stream")
+        answer(sse(event("ab"), event("c", USAGE), "[DONE]") if streams else COMPLETION)(handler)
+
+    stub.answers = {
+        "/v1/models": answer({"object": "list", "data": [MODEL]}),
+        "/v1/models/osm/structure": answer(STRUCTURE),
+        "/v1/completions": complete,
+        "/v1/ablations/generate": answer(PAIR_EVENTS),
+        "/v1/ablations/score": answer(SCORE),
+    }
 
 
-def ask_all(client: HttpClient | GrpcClient) -> list[Any]:
-    return [
-        client.models(),
-        client.structure(),
-        client.complete("x", logprobs=2, stop="!", ablation=EDITS),
-        join_completion(client.generate("x", logprobs=2, stop=["!"], ablation=EDITS)),
-        join_pair(client.generate_pair("x", EDITS, seed=3, logit_bias={"1": -100})),
-        client.score("ab", EDITS, detail=True, unknown="skip"),
-    ]
-
-
-async def ask_all_async(client: AsyncHttpClient) -> list[Any]:
+async def ask_all(client: AsyncHttpClient) -> list[Any]:
     async with client:
         return [
             await client.models(),
             await client.structure(),
-            await client.complete("x", logprobs=2, stop="!", ablation=EDITS),
-            join_completion([c async for c in client.generate("x", logprobs=2, ablation=EDITS)]),
-            join_pair([c async for c in client.generate_pair("x", EDITS, seed=3)]),
+            await client.complete("x", stop="!"),
+            join_completion([chunk async for chunk in client.generate("x", stop=["!"])]),
+            join_pair([chunk async for chunk in client.generate_pair("x", EDITS, seed=3)]),
             await client.score("ab", EDITS, detail=True),
         ]
 
 
-def test_http_async_and_grpc_give_equal_results(
-    stub: Stub, client: HttpClient, service: tuple[Service, GrpcClient]
-) -> None:
+def test_sync_and_async_ask_alike_and_give_equal_results(stub: Stub, client: HttpClient) -> None:
     script(stub)
-    over_http = ask_all(client)
-    assert over_http == ask_all(service[1])
-    assert over_http == asyncio.run(ask_all_async(AsyncHttpClient(stub.url)))
-    assert over_http[2] == over_http[3]  # at once and streamed
+    results = [
+        client.models(),
+        client.structure(),
+        client.complete("x", stop="!"),
+        join_completion(client.generate("x", stop=["!"])),
+        join_pair(client.generate_pair("x", EDITS, seed=3)),
+        client.score("ab", EDITS, detail=True),
+    ]
+    bodies, stub.bodies = stub.bodies, []
+    assert results == asyncio.run(ask_all(AsyncHttpClient(stub.url)))
+    assert results[2] == results[3]  # at once and streamed
+    assert bodies == stub.bodies
 
 
-def test_results_hold_what_the_wire_said(stub: Stub, client: HttpClient) -> None:
+def test_requests_hold_only_what_was_given(stub: Stub, client: HttpClient) -> None:
     script(stub)
-    (model,), structure, completion, _, pair, score = ask_all(client)
-    assert (model.test_bpc, model.targets) == (2.125, ("recurrent", "readout"))
-    assert structure.targets[0].spectrum.eigenvalues[1] == 1 - 1.118j
-    assert structure.targets[1].spectrum is None
-    assert completion.text == "ab\u2028" and completion.choices[0].seed == SEED
-    assert [c.logprob for c in completion.choices[0].characters] == [None, -0.5, -1.5]
-    assert completion.ablation["removed"][0]["mass"] == 0.25
-    assert (pair.baseline.text, pair.ablated.text, pair.first_difference) == ("abc", "ax", 1)
-    assert (pair.seed, score.delta_bpc, score.kl) == (SEED, 0.5, (0.125, 0.375))
-    assert json.loads(to_json(structure))["targets"][0]["spectrum"]["eigenvalues"][0] == [1, 1.118]
-
-
-def test_both_transports_print_alike(
-    stub: Stub, client: HttpClient, service: tuple[Service, GrpcClient]
-) -> None:
-    script(stub)
-    for http, over_grpc in zip(ask_all(client), ask_all(service[1]), strict=True):
-        assert json.loads(to_json(http)) == json.loads(to_json(over_grpc))
-        assert len(to_json(http)) == len(to_json(over_grpc))  # 1000, not 1000.0; order may differ
-
-
-def test_requests_hold_only_what_was_given(
-    stub: Stub, client: HttpClient, service: tuple[Service, GrpcClient]
-) -> None:
-    script(stub)
-    client.complete("x", seed=SEED, temperature=None)
-    assert stub.bodies[-1] == {"prompt": "x", "seed": SEED}
-    service[1].complete("x", seed=SEED, stop="!", ablation=EDITS)
-    request = pb.GenerateRequest(
-        prompt="x", seed=SEED, stop=["!"], ablation=json_format.ParseDict(EDITS, pb.Ablation())
-    )
-    assert service[0].requests[-1] == request
-
-
-@pytest.mark.parametrize("verb", ["generate", "complete", "generate_pair", "score"])
-@pytest.mark.parametrize("kind", [HttpClient, AsyncHttpClient, GrpcClient])
-def test_an_unknown_option_is_a_type_error_at_the_call(kind: Any, verb: str) -> None:
-    arguments = ("x", EDITS) if verb == "generate_pair" else ("x",)
-    result = None
-    with pytest.raises(TypeError, match="tempreture"):
-        result = getattr(kind(), verb)(*arguments, tempreture=1)
-        if asyncio.iscoroutine(result):
-            asyncio.run(result)
-
-
-def test_a_wrong_value_is_refused_before_sending_in_the_servers_words() -> None:
-    for client in (HttpClient(), GrpcClient()):
-        with client, pytest.raises(ServerError, match="seed: found -1") as caught:
-            client.generate("x", seed=-1)
-        assert (caught.value.code, caught.value.field) == ("invalid_request", "seed")
-        with client, pytest.raises(ServerError, match="prompt") as caught:
-            client.generate("\ud800")
-        odd = {"edits": [{"target": "r", "op": "schur", "alpha": {1}}]}
-        with client, pytest.raises(ServerError) as caught:
-            client.generate("x", ablation=odd)
-        assert caught.value.field == "ablation"
+    client.complete("x", seed=2**63 - 1, temperature=None)
+    list(client.generate_pair("x", EDITS, logit_bias={"1": -100}))
+    assert stub.bodies == [
+        {"prompt": "x", "seed": 2**63 - 1},
+        {"prompt": "x", "ablation": EDITS, "logit_bias": {"1": -100}, "stream": True},
+    ]
 
 
 def test_structure_without_a_model_takes_the_first(stub: Stub, client: HttpClient) -> None:
@@ -199,7 +220,7 @@ def test_other_servers_are_told_apart(
 
 
 def test_a_stream_that_ends_early_is_broken(stub: Stub, client: HttpClient) -> None:
-    stub.answers["/v1/completions"] = answer(sse(cut("ab", None)))
+    stub.answers["/v1/completions"] = answer(sse(event("ab")))
     stream = client.generate("x")
     assert next(stream).text == "ab"
     with pytest.raises(StreamBroken, match=r"without \[DONE\]"):
@@ -245,32 +266,10 @@ def test_closing_an_async_stream_early_ends_it_on_the_server(stub: Stub) -> None
     assert gone.wait(2)
 
 
-def test_closing_a_grpc_stream_early_cancels_the_call(service: tuple[Service, GrpcClient]) -> None:
-    service[0].gone = gone = threading.Event()
-    for chunk in service[1].generate("x"):
-        assert chunk.text == "a"
-        break
-    assert gone.wait(2)
-
-
-def test_grpc_errors_become_server_errors(service: tuple[Service, GrpcClient]) -> None:
-    status = grpc.StatusCode.INVALID_ARGUMENT
-    service[0].refusal = (status, "ablation: füge", "invalid_request", "ablation.edits[0].target")
-    for ask in (service[1].models, lambda: list(service[1].generate("x"))):
-        with pytest.raises(ServerError, match="ablation: füge") as caught:
-            ask()
-        assert (caught.value.code, caught.value.field) == (
-            "invalid_request",
-            "ablation.edits[0].target",
-        )
-
-
 def test_a_missing_server_is_named_with_the_remedy() -> None:
     with HttpClient("http://127.0.0.1:1") as http, pytest.raises(ConnectionFailed) as caught:
         list(http.generate("x"))
     assert "http://127.0.0.1:1" in str(caught.value) and "torsor serve" in str(caught.value)
-    with GrpcClient("127.0.0.1:1") as over_grpc, pytest.raises(ConnectionFailed, match="serve"):
-        over_grpc.models()
 
     async def ask() -> None:
         async with AsyncHttpClient("http://127.0.0.1:1") as client:
@@ -284,17 +283,10 @@ def test_an_address_of_another_kind_is_a_value_error() -> None:
     for url in ("localhost:3000", "http://", "http://h:port", "http://[::"):
         with pytest.raises(ValueError, match="expected http://HOST:PORT"):
             HttpClient(url)
-    with pytest.raises(ValueError, match="expected HOST:PORT"):
-        GrpcClient("http://127.0.0.1:3001")
-
-
-def test_joining_half_a_stream_is_a_value_error() -> None:
-    with pytest.raises(ValueError, match="no summary"):
-        join_completion([Chunk(text="a")])
 
 
 def test_errors_survive_pickling() -> None:
-    errors: list[TorsorError] = [
+    errors: list[Exception] = [
         ServerError("queue_full", "queue: full", None, 1.0),
         ConnectionFailed("a", "b"),
         StreamBroken("a", "b"),

@@ -32,6 +32,7 @@ TOP_LEVEL = {
     *("train", "export", "serve", "clients", "tests"),
 }
 SOURCES = (".py", ".c", ".h", ".proto", ".js", ".html", ".css")
+LOCK = ".ci/constraints.txt"  # what the pins resolved to, with all that they need
 MAX_FILE_LINES = 300
 MAX_FUNCTION_LINES = 60
 
@@ -213,24 +214,33 @@ def test_the_bento_installs_the_serve_extra_word_for_word() -> None:
     assert bento["python"]["packages"] == extra
 
 
-def test_every_requirement_is_pinned_and_to_one_version() -> None:
+def pins() -> set[str]:
+    """Every requirement of pyproject.toml as NAME==VERSION, without markers."""
     page = pyproject()
     groups = [page["build-system"]["requires"], *page["project"]["optional-dependencies"].values()]
     lines = {line for group in groups for line in group if not line.startswith("torsor[")}
-    pins = {line.split(";")[0].strip() for line in lines}
-    assert [pin for pin in pins if not re.fullmatch(r"[\w.-]+==[\w.]+", pin)] == []
-    assert len({pin.split("==")[0] for pin in pins}) == len(pins)
+    return {line.split(";")[0].strip() for line in lines}
+
+
+def test_every_requirement_is_pinned_and_to_one_version() -> None:
+    assert [pin for pin in pins() if not re.fullmatch(r"[\w.-]+==[\w.]+", pin)] == []
+    assert len({pin.split("==")[0] for pin in pins()}) == len(pins())
+
+
+def test_the_lock_agrees_with_the_pins() -> None:
+    lines = (ROOT / LOCK).read_text(encoding="utf-8").splitlines()
+    locked = dict(line.split("==") for line in lines if "==" in line)
+    versions = dict(pin.split("==") for pin in pins())
+    assert {name: locked[name] for name in versions if name in locked}.items() <= versions.items()
 
 
 def test_the_pin_of_a_tool_stands_in_one_place() -> None:
     page = pyproject()
-    pins = page["build-system"]["requires"] + page["project"]["optional-dependencies"]["dev"]
-    texts = [
-        path.read_text(encoding="utf-8", errors="ignore")
-        for path in map(ROOT.joinpath, tracked_files())
-        if path.is_file() and path.stat().st_size < 1_000_000
-    ]
-    for tool in (pin.split("==")[0] for pin in pins):
+    tools = page["build-system"]["requires"] + page["project"]["optional-dependencies"]["dev"]
+    paths = [ROOT / name for name in tracked_files() if name != LOCK]
+    sources = [path for path in paths if path.is_file() and path.stat().st_size < 1_000_000]
+    texts = [path.read_text(encoding="utf-8", errors="ignore") for path in sources]
+    for tool in (pin.split("==")[0] for pin in tools):
         pattern = re.compile(rf"(?<![\w-]){re.escape(tool)}==")
         assert sum(len(pattern.findall(text)) for text in texts) == 1, tool
 

@@ -46,7 +46,7 @@ from train.settings import Settings
 ROOT = Path(__file__).parent.parent
 SMALL = {"osm-rnn": {"d": 4}, "tanh-rnn": {"n": 12}}  # a family that isn't named has its defaults
 LONG_RUN = ("--iterations", "240", "--checkpoint-every", "40", "--valid-every", "80")
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 
 Start = Callable[..., Run]
 
@@ -202,12 +202,18 @@ def launch(text_file: Path, out: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
 
 
-def wait_for(process: subprocess.Popen[str], ready: Callable[[], bool]) -> None:
+def stop_when(process: subprocess.Popen[str], ready: Callable[[], bool]) -> None:
+    """Hold the process (SIGSTOP) at a moment that is as asked for."""
     deadline = time.monotonic() + DEADLINE_S
-    while not ready():
+    while True:
+        if ready():
+            process.send_signal(signal.SIGSTOP)
+            if ready():  # still
+                return
+            process.send_signal(signal.SIGCONT)
+        time.sleep(0.004)
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 def recorded(out: Path) -> int:
@@ -230,8 +236,9 @@ def test_a_run_stopped_by_ctrl_c_goes_on_to_the_bits_of_a_straight_one(
 ) -> None:
     out = tmp_path / "run"
     process = launch(text_file, out)
-    wait_for(process, lambda: recorded(out) > 0)
+    stop_when(process, lambda: recorded(out) > 0)
     process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGCONT)
     _, said = process.communicate(timeout=DEADLINE_S)
     iteration = read_checkpoint(find_checkpoint(out))[0]
     assert process.returncode == INTERRUPTED
@@ -248,7 +255,7 @@ def test_a_run_killed_between_checkpoints_goes_on_to_the_bits_of_a_straight_one(
 ) -> None:
     out = tmp_path / "run"
     process = launch(text_file, out)
-    wait_for(process, lambda: bool(checkpoints(out)) and recorded(out) > newest_iteration(out))
+    stop_when(process, lambda: bool(checkpoints(out)) and recorded(out) > newest_iteration(out))
     process.kill()
     process.communicate(timeout=DEADLINE_S)
     assert 0 < newest_iteration(out) < recorded(out) < 240
@@ -377,6 +384,18 @@ def test_the_command_trains_and_says_how_well(
     printed = capsys.readouterr()
     assert printed.err == ""
     assert printed.out == f"{out}: iteration 20, validation BPC {valid}, test BPC {test}\n"
+
+
+def test_progress_is_shown_unless_it_is_not_wanted(
+    text_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loud = options(text_file, tmp_path / "run", "--iterations", "20", "--valid-every", "10")
+    loud.remove("--quiet")
+    assert main(loud) == 0
+    said, shown = capsys.readouterr()
+    assert shown.startswith("tanh-rnn: 506 parameters (vocabulary_size 14, n 12, bias learned), ")
+    assert said.startswith("iteration 10: validation BPC ")
+    assert "20/20 |" in shown
 
 
 def test_the_learning_rate_is_the_family_s_own_unless_it_is_given(

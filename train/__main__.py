@@ -33,6 +33,8 @@ def main(arguments: list[str] | None = None) -> int:
     except (DataError, CheckpointError, TrainingError, ValueError, OSError) as error:
         print(f"torsor train: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:  # before or after the loop, which stops by itself
+        return INTERRUPTED
     return _finish(run, done)
 
 

@@ -10,6 +10,7 @@ Letters: B batch, T window, V vocabulary.
 import json
 import math
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -243,7 +244,8 @@ def _validate(run: Run, bar: "tqdm[Any]") -> None:
     sample = "".join(run.vocabulary[i] for i in written)
     run.record(valid_bpc=bpc, sample=sample)
     if not bar.disable:
-        bar.write(f"iteration {run.iteration}: validation BPC {bpc:.3f}, sample:\n{sample}\n")
+        news = f"iteration {run.iteration}: validation BPC {bpc:.3f}, sample:\n{sample}\n"
+        bar.write(news, file=sys.stderr)
 
 
 def _test(run: Run) -> None:

@@ -131,7 +131,8 @@ def _explain(error: ValidationError) -> RequestError:
     if first["type"] == "missing":
         return invalid(field, "missing, expected a value")
     found = f"{first['input']!r:.80}"
-    return invalid(field or "body", f"found {found}, expected: {first['msg']}")
+    expected = first["msg"].removeprefix("Input should be ")
+    return invalid(field or "body", f"found {found}, expected {expected}")
 
 
 def _is_branch(part: int | str) -> bool:

@@ -1,0 +1,109 @@
+"""One step of a family from torch: its nodes, under names that the graph gives them.
+
+`torch.onnx.export` traces the model's own readout, update and correction, with the effective
+weights as named inputs, so what is served is what was trained, whatever the family.
+"""
+
+import logging
+import warnings
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from onnx import GraphProto, NodeProto, TensorProto
+from torch import Tensor
+
+from export.matrix_exp import OPSET
+from train.model import Model, State, Weights
+
+STEP = "step_"  # prefix of everything inside the loop, so no weight's name can clash
+
+
+class Piece(NamedTuple):
+    """Nodes and constants of an exported function, under prefixed names."""
+
+    nodes: list[NodeProto]
+    constants: list[TensorProto]
+    outputs: list[str]
+
+
+class ReadoutThenUpdate(torch.nn.Module):
+    """(state, x, weights) -> logits before x, then the state after x."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, state: State, x: Tensor, weights: Weights) -> tuple[Tensor, State]:
+        """What one step of `advance` needs of a family."""
+        logits = self.model.readout(weights, state)
+        return logits, self.model.update(weights, state, x)
+
+
+class Correct(torch.nn.Module):
+    """(state) -> corrected state."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, state: State) -> State:
+        """`Model.correct`."""
+        return self.model.correct(state)
+
+
+def export_step(model: Model, weights: Weights) -> Piece:
+    """Readout and update, from torch: inputs `step_state_*`, `step_token` and the weights' names.
+
+    Outputs in order: logits, then the new state tensors.
+    """
+    state, x = model.init_state(3), torch.tensor([0, 1, 0])
+    dynamic = ({name: {0: "B"} for name in state}, {0: "B"}, {name: None for name in weights})
+    proto = _export(ReadoutThenUpdate(model), (state, x, weights, {}), dynamic)
+    given = [f"{STEP}state_{name}" for name in state] + [f"{STEP}token", *weights]
+    return _rename(proto, given, STEP)
+
+
+def export_correction(model: Model, state: State) -> Piece:
+    """`Model.correct`, from torch: inputs `state.*`."""
+    batch = {name: value.expand(3, *value.shape[1:]).clone() for name, value in state.items()}
+    proto = _export(Correct(model), (batch, {}), ({name: {0: "B"} for name in state},))
+    return _rename(proto, [f"state.{name}" for name in state], "correct.")
+
+
+def _export(module: torch.nn.Module, inputs: tuple[object, ...], shapes: object) -> GraphProto:
+    registration = logging.getLogger("torch.onnx._internal.exporter._registration")
+    registration.setLevel(logging.ERROR)  # it reports that torchvision is absent
+    with warnings.catch_warnings():
+        # torch's own deprecations, and a note that the batch axes of all inputs are one
+        warnings.filterwarnings("ignore", category=FutureWarning)
+        warnings.filterwarnings("ignore", "# The axis name", UserWarning)
+        program = torch.onnx.export(
+            module.eval(),
+            inputs,
+            dynamo=True,
+            opset_version=OPSET,
+            dynamic_shapes=shapes,  # type: ignore[arg-type]
+            verbose=False,
+        )
+    assert program is not None
+    proto = program.model_proto
+    assert not proto.functions
+    return proto.graph
+
+
+def _rename(graph: GraphProto, given: Sequence[str], prefix: str) -> Piece:
+    used = {i.name: name for i, name in zip(graph.input, given, strict=True)}
+
+    def new(name: str) -> str:
+        return used.get(name, prefix + name) if name else ""
+
+    for node in graph.node:
+        node.input[:] = [new(name) for name in node.input]
+        node.output[:] = [new(name) for name in node.output]
+        node.name = prefix + node.name
+        del node.metadata_props[:]
+        node.doc_string = ""
+    for constant in graph.initializer:
+        constant.name = new(constant.name)
+    return Piece(list(graph.node), list(graph.initializer), [new(o.name) for o in graph.output])

@@ -1,0 +1,294 @@
+"""The engine on the bundles that ship, driven tick by tick and by its own thread."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from serve.engine import Engine, Limits
+from serve.runtime import Bundle, load_bundles
+from serve.sampling import SamplingSettings
+from serve.settings import SHIPPED
+from serve.stream import Life, Stream
+from serve.vocabulary import Vocabulary
+from serve.wire.errors import RequestError
+
+NAMES = ("osm-rnn-shakespeare", "tanh-rnn-shakespeare")
+PROMPT = "First Citizen:\nBefore we proceed"
+
+
+@pytest.fixture(scope="module")
+def bundles() -> dict[str, Bundle]:
+    return load_bundles([SHIPPED / name for name in NAMES], "cpu", 1)
+
+
+@pytest.fixture(params=NAMES)
+def bundle(request: pytest.FixtureRequest, bundles: dict[str, Bundle]) -> Bundle:
+    found: Bundle = bundles[request.param]
+    return found
+
+
+@pytest.fixture
+def engine(bundles: dict[str, Bundle]) -> Engine:
+    """An engine whose ticks the test calls itself."""
+    return Engine(bundles.values(), Limits(max_streams=40, max_waiting=50))
+
+
+@pytest.fixture
+def running(bundles: dict[str, Bundle]) -> Iterator[Engine]:
+    """An engine with its thread."""
+    engine = Engine(bundles.values())
+    engine.start()
+    yield engine
+    engine.stop()
+
+
+def stream(bundle: Bundle, prompt: str = PROMPT, **options: Any) -> Stream:
+    forced = Vocabulary(bundle.manifest.vocabulary).encode(prompt, "prompt", "error")
+    options = {"max_tokens": 50, "seed": 7} | options
+    return Stream(bundle, options.pop("session", bundle.plain.session), forced, **options)
+
+
+def finish(engine: Engine, streams: list[Stream]) -> None:
+    for _ in range(10_000):
+        if all(s.life is Life.FINISHED for s in streams):
+            return
+        engine.tick()
+    raise AssertionError("the streams did not end")
+
+
+def collect(found: Stream) -> tuple[list[int], list[float]]:
+    arrived, finished = found.collect()
+    assert finished
+    characters = [c for delivery in arrived for c in delivery.characters]
+    return characters, [p for delivery in arrived for p in delivery.logprobs]
+
+
+def alone(engine: Engine, found: Stream) -> tuple[list[int], list[float]]:
+    engine.submit([found])
+    finish(engine, [found])
+    return collect(found)
+
+
+def test_a_stream_writes_as_many_characters_as_it_was_asked_for(
+    engine: Engine, bundle: Bundle
+) -> None:
+    characters, logprobs = alone(engine, stream(bundle, max_tokens=37))
+    assert len(characters) == len(logprobs) == 37
+    assert all(p <= 0 for p in logprobs)
+
+
+def test_the_same_seed_gives_the_same_bits_alone_and_among_31_others(
+    engine: Engine, bundle: Bundle
+) -> None:
+    expected = alone(engine, stream(bundle))
+    rng, found = np.random.default_rng(0), stream(bundle)
+    others = [
+        stream(
+            bundle,
+            prompt=PROMPT[: int(rng.integers(0, 30))],
+            max_tokens=int(rng.integers(1, 120)),
+            seed=int(rng.integers(0, 1000)),
+            settings=SamplingSettings(temperature=float(rng.random()), top_k=i % 5, top_p=0.9),
+        )
+        for i in range(31)
+    ]
+    engine.submit(others[:20])
+    engine.tick()
+    engine.submit([found, *others[20:]])
+    engine.tick()
+    engine.cancel(others[::3])
+    finish(engine, [found, *others])
+    assert collect(found) == expected
+
+
+def test_another_seed_gives_another_text(engine: Engine, bundle: Bundle) -> None:
+    assert alone(engine, stream(bundle, seed=1)) != alone(engine, stream(bundle, seed=2))
+
+
+def test_the_prompt_is_scored_the_same_whether_it_was_given_or_written(
+    engine: Engine, bundle: Bundle
+) -> None:
+    """What a stream wrote, forced on a fresh stream, has the same log-probabilities bit for bit."""
+    characters, logprobs = alone(engine, stream(bundle, prompt="", max_tokens=150))
+    text = Vocabulary(bundle.manifest.vocabulary).decode(characters)
+    replay = stream(bundle, prompt=text, max_tokens=0, deliver_forced=True)
+    assert alone(engine, replay) == (characters, logprobs)
+
+
+def test_an_empty_prompt_and_no_characters_end_at_once(engine: Engine, bundle: Bundle) -> None:
+    found = stream(bundle, prompt="", max_tokens=0)
+    assert alone(engine, found) == ([], [])
+    assert found.finish_reason == "length"
+
+
+def test_a_long_prompt_does_not_starve_a_short_request(engine: Engine, bundle: Bundle) -> None:
+    long, short = stream(bundle, prompt=PROMPT * 200), stream(bundle, prompt="A", max_tokens=1)
+    engine.submit([long])
+    engine.tick()
+    engine.submit([short])
+    engine.tick()
+    assert short.life is Life.FINISHED
+    assert long.life is Life.RUNNING and long.position < 100
+    engine.cancel([long])
+    finish(engine, [long])
+
+
+@pytest.mark.parametrize("ticks", [0, 1, 3], ids=["queued", "prefilling", "decoding"])
+def test_a_cancelled_stream_frees_its_slot_within_one_tick(
+    engine: Engine, bundle: Bundle, ticks: int
+) -> None:
+    found = stream(bundle, max_tokens=10_000)
+    engine.submit([found])
+    for _ in range(ticks):
+        engine.tick()
+    slot = found.slot
+    engine.cancel([found])
+    engine.tick()
+    assert found.life is Life.FINISHED and found.finish_reason == "cancelled"
+    assert engine.num_running == engine.num_waiting == 0
+    if slot >= 0:
+        rows = engine._tables[bundle.name].rows(slot)
+        assert not any(value.any() for value in rows.values())
+
+
+def test_a_state_that_is_not_finite_ends_its_own_stream_only(
+    engine: Engine, bundle: Bundle
+) -> None:
+    expected = alone(engine, stream(bundle))
+    sick, well = stream(bundle, max_tokens=500), stream(bundle)
+    engine.submit([sick, well])
+    engine.tick()
+    for table in engine._tables[bundle.name]._tables.values():
+        table[sick.slot] = np.nan
+    finish(engine, [sick, well])
+    assert sick.error is not None and sick.error.code == "model_error"
+    assert collect(well) == expected
+    assert alone(engine, stream(bundle)) == expected  # in the slot that the sick one had
+
+
+def test_a_run_that_fails_ends_its_own_group_only(
+    engine: Engine, bundles: dict[str, Bundle]
+) -> None:
+    class Broken:
+        def run(self, feeds: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+            raise RuntimeError("out of memory")
+
+    bundle = bundles[NAMES[0]]
+    broken, well = stream(bundle, session=Broken()), stream(bundle)
+    engine.submit([broken, well])
+    finish(engine, [broken, well])
+    assert broken.error is not None and "out of memory" in broken.error.message
+    assert well.error is None and len(collect(well)[0]) == 50
+
+
+def test_a_full_queue_refuses_all_of_a_request_and_takes_others_later(
+    engine: Engine, bundle: Bundle
+) -> None:
+    engine.submit([stream(bundle, max_tokens=1) for _ in range(49)])
+    with pytest.raises(RequestError) as caught:
+        engine.submit([stream(bundle), stream(bundle)])
+    assert caught.value.code == "queue_full" and engine.num_waiting == 49
+    while engine.tick():
+        pass
+    engine.submit([stream(bundle)])
+
+
+def test_more_streams_than_slots_all_end(engine: Engine, bundle: Bundle) -> None:
+    streams = [stream(bundle, max_tokens=20, seed=seed) for seed in range(50)]
+    engine.submit(streams)
+    engine.tick()
+    assert engine.num_running == 40 and engine.num_waiting == 10
+    finish(engine, streams)
+    assert all(len(collect(found)[0]) == 20 for found in streams)
+
+
+def test_a_stream_that_waits_too_long_ends_with_the_limits_name(
+    bundles: dict[str, Bundle],
+) -> None:
+    bundle = bundles[NAMES[1]]
+    engine = Engine(bundles.values(), Limits(max_streams=1, queue_timeout_s=0.0))
+    first, second = stream(bundle, max_tokens=10_000), stream(bundle)
+    engine.submit([first])
+    first.created += 60  # not yet overdue
+    engine.tick()
+    engine.submit([second])
+    engine.tick()
+    assert second.error is not None and "queue_timeout_s" in second.error.message
+    assert first.life is Life.RUNNING
+
+
+def test_a_stream_that_runs_too_long_ends_with_the_limits_name(
+    bundles: dict[str, Bundle],
+) -> None:
+    bundle = bundles[NAMES[1]]
+    engine = Engine(bundles.values(), Limits(total_timeout_s=5.0))
+    found = stream(bundle, max_tokens=10_000)
+    engine.submit([found])
+    engine.tick()
+    found.created -= 10
+    engine.tick()
+    assert found.error is not None and "total_timeout_s" in found.error.message
+
+
+def test_a_stop_string_ends_the_text_before_itself_and_is_named(
+    engine: Engine, bundle: Bundle
+) -> None:
+    characters, logprobs = alone(engine, stream(bundle, max_tokens=200))
+    stop = tuple(characters[90:93])
+    end = next(i for i in range(200) if tuple(characters[i : i + 3]) == stop)
+    found = stream(bundle, max_tokens=200, stops=[(64, 64, 64, 64), stop])
+    assert alone(engine, found) == (characters[:end], logprobs[:end])
+    assert found.finish_reason == "stop" and found.stop_index == 1
+    assert found.num_written == end + 3
+
+
+def test_a_stop_string_that_never_comes_takes_nothing_away(engine: Engine, bundle: Bundle) -> None:
+    expected = alone(engine, stream(bundle, max_tokens=60))
+    last = expected[0][-1]
+    assert (
+        alone(engine, stream(bundle, max_tokens=60, stops=[(last, last, last, last)])) == expected
+    )
+
+
+def test_an_echo_delivers_the_prompt_first(engine: Engine, bundle: Bundle) -> None:
+    forced = Vocabulary(bundle.manifest.vocabulary).encode(PROMPT, "prompt", "error").tolist()
+    plain, _ = alone(engine, stream(bundle))
+    echoed, _ = alone(engine, stream(bundle, deliver_forced=True, stops=[tuple(forced[:3])]))
+    assert echoed[: len(forced)] == forced  # a stop string in the prompt doesn't count
+    assert echoed[len(forced) :][:20] == plain[:20]
+
+
+def test_logits_arrive_with_their_characters(engine: Engine, bundle: Bundle) -> None:
+    found = stream(bundle, max_tokens=40, deliver_logits=True, stops=[(0, 0, 0, 0, 0)])
+    engine.submit([found])
+    finish(engine, [found])
+    for delivery in found.collect()[0]:
+        assert delivery.logits is not None
+        logits = delivery.logits.astype(np.float64)
+        normalizer = np.log(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1))
+        scores = logits - logits.max(-1, keepdims=True) - normalizer[:, None]
+        taken = scores[np.arange(len(delivery.characters)), delivery.characters]
+        np.testing.assert_allclose(taken, delivery.logprobs, atol=1e-5)
+
+
+def test_the_thread_serves_and_drains(running: Engine, bundle: Bundle) -> None:
+    found = stream(bundle, max_tokens=2000)
+    running.submit([found])
+    assert found.wait(20)
+    running.drain(grace_s=30)
+    assert found.finish_reason == "length" and not running.alive
+    with pytest.raises(RequestError) as caught:
+        running.submit([stream(bundle)])
+    assert caught.value.code == "unavailable"
+
+
+def test_what_outlives_the_grace_ends_with_an_error(running: Engine, bundle: Bundle) -> None:
+    found = stream(bundle, max_tokens=1_000_000)
+    running.submit([found])
+    assert found.wait(20)
+    running.drain(grace_s=0.05)
+    assert found.error is not None and found.error.code == "unavailable"
+    assert not running.accepting and not running.alive
