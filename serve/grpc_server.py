@@ -20,7 +20,7 @@ from serve.scoring import score
 from serve.wire import torsor_pb2 as pb
 from serve.wire import torsor_pb2_grpc as rpc
 from serve.wire.errors import RequestError
-from serve.wire.requests import GenerateRequest, ScoreRequest, parse_request
+from serve.wire.requests import GenerateRequest, PairRequest, ScoreRequest, parse_request
 from serve.writing import Character, Piece, Writing, open_writing
 
 SERVICE = "torsor.v1.Torsor"
@@ -68,7 +68,8 @@ class TorsorServicer(rpc.TorsorServicer):
         paired = bool(fields.pop("paired", False))
 
         async def opened() -> Writing:
-            return await open_writing(self._host, parse_request(GenerateRequest, fields), paired)
+            kind = PairRequest if paired else GenerateRequest
+            return await open_writing(self._host, parse_request(kind, fields), paired)
 
         writing = await or_abort(context, opened)
         try:

@@ -28,6 +28,7 @@ from serve.settings import Settings, read_settings
 from serve.wire.errors import RequestError
 
 REQUEST_TIMEOUT_S = 660  # to the first byte of an answer; the engine's own limits are shorter
+PARENT_CHECK_S = 1.0
 STREAMING = ["v1/completions", "v1/ablations"]  # BentoML would open a trace span for every chunk
 
 _hosts: list[Host] = []  # the one host of this process, while it is up
@@ -104,9 +105,12 @@ class Torsor:
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._drain_before(number, asyncio.get_running_loop())
 
+        self._watch = asyncio.create_task(stop_when_orphaned(os.getppid()))
+
     @bentoml.on_shutdown
     async def stop(self) -> None:
         """Stop gRPC and the engine."""
+        self._watch.cancel()
         if self._grpc is not None:
             await self._grpc.stop(0)
         _hosts.remove(self._host)
@@ -130,6 +134,13 @@ class Torsor:
             await set_serving(self._checks, False)
             await self._grpc.stop(SETTINGS.grace_s + 1)
         await engine
+
+
+async def stop_when_orphaned(parent: int) -> None:
+    """Stop this process once its supervisor is gone: it would hold device and port for ever."""
+    while os.getppid() == parent:
+        await asyncio.sleep(PARENT_CHECK_S)
+    signal.raise_signal(signal.SIGTERM)
 
 
 def load_or_exit(settings: Settings) -> Any:

@@ -44,7 +44,7 @@ def read_settings() -> Settings:
     """The settings that the environment holds; `ValueError` names a variable that isn't right."""
     values: dict[str, Any] = {}
     for field in fields(Settings):
-        kind = type(field.default)  # str, int or float
+        kind: Any = type(field.default)  # str, int or float
         text = os.environ.get(variable(field.name))
         if text is None:
             continue

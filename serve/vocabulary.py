@@ -13,9 +13,11 @@ class Vocabulary:
 
     def __init__(self, characters: tuple[str, ...]) -> None:
         self.characters = characters
-        self._index = {character: i for i, character in enumerate(characters)}
-        known = (c for c in STAND_INS if c in self._index)
-        self._stand_in = self._index[next(known, characters[0])]
+        codes = code_points("".join(characters))
+        self._order = np.argsort(codes)
+        self._sorted = codes[self._order]
+        known = [characters.index(c) for c in STAND_INS if c in characters]
+        self._stand_in = known[0] if known else 0
 
     def __len__(self) -> int:
         return len(self.characters)
@@ -25,14 +27,18 @@ class Vocabulary:
 
         Raises `RequestError` with the character, its code point and its place.
         """
+        codes = code_points(text)
+        places = np.minimum(np.searchsorted(self._sorted, codes), len(self) - 1)
+        indices: NDArray[np.int64] = self._order[places].astype(np.int64)
+        outside = self._sorted[places] != codes
         if unknown == "skip":
-            text = "".join(c for c in text if c in self._index)
-        indices = [self._index.get(c, -1) for c in text]
+            inside: NDArray[np.int64] = indices[~outside]
+            return inside
         if unknown == "replace":
-            indices = [self._stand_in if i < 0 else i for i in indices]
-        if -1 in indices:
-            raise self._refuse(text, indices.index(-1), field)
-        return np.array(indices, np.int64)
+            indices[outside] = self._stand_in
+        elif outside.any():
+            raise self._refuse(text, int(outside.argmax()), field)
+        return indices
 
     def decode(self, indices: list[int]) -> str:
         """The text of indices."""
@@ -45,3 +51,8 @@ class Vocabulary:
             f"found {character!r} (U+{ord(character):04X}) at index {place}, expected one of the "
             f"model's {len(self)} characters; remove it, or set unknown to skip or replace",
         )
+
+
+def code_points(text: str) -> NDArray[np.uint32]:
+    """The code point of every character; lone surrogates, which JSON can carry, included."""
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)

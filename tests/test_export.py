@@ -340,8 +340,8 @@ def test_a_batch_mate_that_asks_for_a_cut_changes_no_bit(
     small: Exported, ask: dict[str, float]
 ) -> None:
     feeds = make_feeds(small, 6, 12, 3)
-    plain = {"top_k": np.zeros(6, np.int64), "top_p": np.ones(6, np.float32)}
-    feeds |= plain | {"temperature": np.ones(6, np.float32)}
+    feeds |= {"top_k": np.zeros(6, np.int64)}
+    feeds |= {"top_p": np.ones(6, np.float32), "temperature": np.ones(6, np.float32)}
     before = small.session.run(feeds)
     for name, value in ask.items():
         feeds[name] = feeds[name].copy()

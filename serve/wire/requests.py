@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from serve.wire.errors import RequestError, invalid
 
-MAX_PROMPT_CHARACTERS = 4_000_000
+MAX_PROMPT_CHARACTERS = 1_000_000
 MAX_TOKENS = 1_000_000
 MAX_CHOICES = 128
 MAX_STOPS = 16
@@ -96,6 +96,14 @@ class PairRequest(GenerateRequest):
     """The body of `POST /v1/ablations/generate`: both texts, under the same random numbers."""
 
     stream: bool = False
+
+    @model_validator(mode="after")
+    def _check_pair(self) -> Self:
+        if self.n != 1:
+            raise ValueError(f"n: found {self.n}, expected 1; a pair is one text of each branch")
+        if self.logprobs is not None:
+            raise ValueError("logprobs: found a number, expected none; use /v1/ablations/score")
+        return self
 
 
 class ScoreRequest(_Strict):
