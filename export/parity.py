@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime  # type: ignore[import-untyped]
+import onnxruntime
 import torch
 from onnx.reference import ReferenceEvaluator
 from tqdm import tqdm

@@ -43,7 +43,7 @@ class Host:
         if model not in self.bundles:
             raise RequestError(
                 "not_found",
-                f"model: found {model!r}, expected one of {', '.join(self.bundles)}",
+                f"model: found {model!r:.80}, expected one of {', '.join(self.bundles)}",
                 "model",
             )
         return self.bundles[model]

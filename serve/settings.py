@@ -20,7 +20,7 @@ class Settings:
 
     bundles: str = ""  # empty: the ones that ship
     device: str = "auto"
-    threads: int = 0  # of one run on the CPU; 0: all cores but one, which the event loop needs
+    threads: int = 0  # of one run on the CPU; 0: at most 4, and one core is left to the event loop
     grpc_host: str = "127.0.0.1"
     grpc_port: int = 3001  # 0: no gRPC
     max_streams: int = 256
@@ -37,7 +37,7 @@ class Settings:
     @property
     def num_threads(self) -> int:
         """Threads of one run on the CPU."""
-        return self.threads or max(1, available_cores() - 1)
+        return self.threads or max(1, min(4, available_cores() - 1))
 
 
 def read_settings() -> Settings:

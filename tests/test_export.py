@@ -15,7 +15,8 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, parser
@@ -39,7 +40,9 @@ from serve.ablation import apply_ablation, parse_ablation
 from serve.manifest import GRAPH_FILE, MANIFEST_FILE, WEIGHTS_FILE, read_manifest
 from serve.runtime import Bundle, Device, Session
 from train.checkpoint import Tensors, find_checkpoint, read_checkpoint, write_checkpoint
+from train.loop import start_run, train
 from train.model import Model, State, Weights, family_names, predict
+from train.settings import Settings
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]
@@ -273,9 +276,28 @@ def test_stock_runtimes_run_it_where_none_of_our_code_is(small: Exported, tmp_pa
     assert largest_error(reference, expected) <= CLOSE
 
 
+@pytest.mark.slow
 def test_exporting_twice_gives_the_same_bytes(small: Exported, tmp_path: Path) -> None:
     export_bundle(small.run, tmp_path / "again", small.bundle.name, quiet=True)
     assert file_bytes(tmp_path / "again") == file_bytes(small.folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family_name", "sizes"),
+    [("osm-rnn", {"d": 3, "mixing": "none"}), ("tanh-rnn", {"bias": "none"})],
+)
+def test_families_without_their_optional_weights_export_too(
+    exported: Callable[[str], Path], tmp_path: Path, family_name: str, sizes: dict[str, Any]
+) -> None:
+    text = exported("tanh-rnn") / "text.txt"
+    train_settings = Settings(data=str(text), iterations=2, window=8, batch=2)
+    train(start_run(tmp_path / "run", family_name, sizes, train_settings), quiet=True)
+    manifest = export_bundle(tmp_path / "run", tmp_path / "bundle", quiet=True)
+    stored = load_file(tmp_path / "bundle" / WEIGHTS_FILE)
+    assert {target.weight for target in manifest.targets} <= set(stored)
+    assert not {"mixing", "recurrent.bias"} & set(stored)
+    assert Bundle(tmp_path / "bundle", CPU).name == "bundle"
 
 
 def file_bytes(folder: Path) -> dict[str, bytes]:
@@ -295,7 +317,7 @@ def test_the_reference_is_what_the_model_predicts(small: Exported) -> None:
     assert largest_error(torch_outputs(small, feeds), expected) <= CLOSE
 
 
-@settings(max_examples=25)
+@hypothesis_settings(max_examples=25)
 @given(B=st.integers(1, 9), K=st.integers(1, 20), seed=st.integers(0, 2**32))
 def test_advance_equals_the_loop_of_torch_steps(small: Exported, B: int, K: int, seed: int) -> None:
     feeds = make_feeds(small, B, K, seed)
@@ -307,7 +329,7 @@ def test_advance_equals_the_loop_of_torch_steps(small: Exported, B: int, K: int,
     assert (found["tokens"][active & (forced >= 0)] == forced[active & (forced >= 0)]).all()
 
 
-@settings(max_examples=20)
+@hypothesis_settings(max_examples=20)
 @given(
     start=st.integers(0, 40),
     cuts=st.lists(st.integers(1, 16), min_size=1, max_size=8),
@@ -323,7 +345,7 @@ def test_one_step_runs_and_chunks_and_long_runs_have_the_same_bits(
     assert stream_through(small, feeds, positions, lambda k: cuts[k % len(cuts)]) == longest
 
 
-@settings(max_examples=25)
+@hypothesis_settings(max_examples=25)
 @given(B=st.integers(1, 40), K=st.integers(1, 8), seed=st.integers(0, 2**32))
 def test_a_row_alone_has_the_bits_it_has_in_any_batch(
     small: Exported, B: int, K: int, seed: int

@@ -23,7 +23,11 @@ from hypothesis import strategies as st
 
 from clients.grpc_client import GrpcClient
 from clients.http_client import AsyncHttpClient, HttpClient
+from serve.engine import Engine
+from serve.runtime import Bundle, Device
 from serve.settings import SHIPPED
+from serve.stream import Stream
+from serve.vocabulary import Vocabulary
 from serve.wire import torsor_pb2 as pb
 from serve.wire import torsor_pb2_grpc as rpc
 
@@ -97,6 +101,34 @@ def test_http_and_grpc_streaming_or_not_write_the_same_text(
     with GrpcClient(server.grpc_address) as client:
         assert client.complete(prompt, **options).choices[0].text == expected
         assert "".join(chunk.text for chunk in client.generate(prompt, **options)) == expected
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_engine_in_this_process_writes_the_same_text(server: Any, model: str) -> None:
+    bundle = Bundle(SHIPPED / model, Device("cpu", 1))
+    vocabulary, engine = Vocabulary(bundle.manifest.vocabulary), Engine([bundle])
+    forced = vocabulary.encode(ASK["prompt"], "prompt", "error")
+    limits = {"max_tokens": ASK["max_tokens"], "seed": ASK["seed"]}
+    stream = Stream(bundle, bundle.plain.session, forced, **limits)
+    engine.submit([stream])
+    while engine.tick():
+        pass
+    arrived, finished = stream.collect()
+    characters = [c for delivery in arrived for c in delivery.characters]
+    assert finished and vocabulary.decode(characters) == text_of(complete(server, model=model))
+
+
+@pytest.mark.parametrize("wire", ["http", "grpc"])
+def test_the_command_line_prints_the_completion_and_nothing_else(server: Any, wire: str) -> None:
+    where = [server.url] if wire == "http" else [server.grpc_address, "--grpc"]
+    options = ["--max-tokens", str(ASK["max_tokens"]), "--seed", str(ASK["seed"])]
+    found = subprocess.run(
+        [sys.executable, "-m", "clients.cli", "generate", ASK["prompt"], *options, "--url", *where],
+        capture_output=True,
+        text=True,
+    )
+    assert found.returncode == 0, found.stderr
+    assert found.stdout == text_of(complete(server))
 
 
 async def _stream(url: str, options: dict[str, Any]) -> str:

@@ -65,7 +65,7 @@ class GenerateRequest(_Strict):
     def _check_bias(self) -> Self:
         for key, value in (self.logit_bias or {}).items():
             if not key.isascii() or not key.isdigit():
-                raise ValueError(f"logit_bias: found key {key!r}, expected a character's index")
+                raise ValueError(f"logit_bias: found key {key!r:.80}, expected a character's index")
             if not -100 <= value <= 100:
                 raise ValueError(f"logit_bias.{key}: found {value}, expected -100 to 100")
         return self
