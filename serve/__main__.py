@@ -56,9 +56,19 @@ def make_parser() -> argparse.ArgumentParser:
         "--device", choices=("auto", "cpu", "cuda"), default=defaults.device, help="(default: auto)"
     )
     add("--threads", type=int, default=0, help="threads of one run on the CPU (default: at most 4)")
-    add("--max-streams", type=int, default=defaults.max_streams, help="running at once a model")
-    add("--max-waiting", type=int, default=defaults.max_waiting, help="queued, then 429")
-    add("--grace-s", type=float, default=defaults.grace_s, help="for running streams at the end")
+    add(
+        "--max-streams",
+        type=int,
+        default=defaults.max_streams,
+        help="running at once a model (default: 256)",
+    )
+    add(
+        "--max-waiting",
+        type=int,
+        default=defaults.max_waiting,
+        help="queued, then 429 (default: 1024)",
+    )
+    add("--grace-s", type=float, default=defaults.grace_s, help="for running streams (default: 20)")
     return parser
 
 

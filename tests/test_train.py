@@ -394,7 +394,8 @@ def test_progress_is_shown_unless_it_is_not_wanted(
     assert main(loud) == 0
     said, shown = capsys.readouterr()
     assert shown.startswith("tanh-rnn: 506 parameters (vocabulary_size 14, n 12, bias learned), ")
-    assert said.startswith("iteration 10: validation BPC ")
+    assert "iteration 10: validation BPC " in shown
+    assert said.startswith(f"{tmp_path / 'run'}: iteration 20, validation BPC ")
     assert "20/20 |" in shown
 
 

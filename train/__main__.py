@@ -46,16 +46,18 @@ def make_parser() -> argparse.ArgumentParser:
     families = parser.add_subparsers(dest="family", required=True, metavar="FAMILY")
     for name in family_names():
         # What isn't given stays out of the namespace, so --resume can tell it from a default.
-        command = families.add_parser(name, argument_default=argparse.SUPPRESS)
+        kind, told = family(name), (sys.modules[family(name).__module__].__doc__ or "").split("\n")
+        command = families.add_parser(name, help=told[0], argument_default=argparse.SUPPRESS)
         command.add_argument("--out", type=Path, required=True, help="folder of the run")
         command.add_argument("--resume", action="store_true", default=False, help="go on")
         command.add_argument("--quiet", action="store_true", default=False, help="no progress")
-        _add_options(command.add_argument_group("training"), Settings)
-        _add_options(command.add_argument_group("sizes"), family(name).Config)
+        own = {"learning_rate": kind.learning_rate}
+        _add_options(command.add_argument_group("training"), Settings, own)
+        _add_options(command.add_argument_group("sizes"), kind.Config, {})
     return parser
 
 
-def _add_options(group: Any, kind: Any) -> None:
+def _add_options(group: Any, kind: Any, own: dict[str, Any]) -> None:
     for field in dataclasses.fields(kind):
         if field.default is dataclasses.MISSING:
             continue  # the vocabulary's size follows from the text
@@ -63,7 +65,7 @@ def _add_options(group: Any, kind: Any) -> None:
             f"--{field.name.replace('_', '-')}",
             type=field.type,
             choices=field.metadata.get("choices"),
-            help=f"{field.metadata['help']} (default: {field.default})",
+            help=f"{field.metadata['help']} (default: {own.get(field.name, field.default)})",
         )
 
 
