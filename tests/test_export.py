@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import shutil
 import struct
 import subprocess
@@ -540,6 +541,27 @@ def test_an_interrupted_export_leaves_everything_as_it_was(
     monkeypatch.setattr(export_room, "measure_parity", interrupt)
     with pytest.raises(KeyboardInterrupt):
         export_bundle(small.run, out, quiet=True)
+    assert file_bytes(out) == file_bytes(small.folder)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_bundle_that_cannot_be_replaced_stays(
+    small: Exported,
+    tmp_path: Path,
+    built: onnx.ModelProto,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    del built
+    out, rename = shutil.copytree(small.folder, tmp_path / "out"), os.rename
+
+    def refuse(source: Path, target: Path) -> None:
+        if source.name.endswith(".part") and target == out:
+            raise PermissionError("not allowed")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", refuse)
+    assert "not allowed" in complaint(capsys, small.run, "--out", out)
     assert file_bytes(out) == file_bytes(small.folder)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 

@@ -185,9 +185,10 @@ def test_the_most_probable_one_alone_is_greedy(
     "extreme", [{"temperature": 1e-38}, {"temperature": 1e-45}, {"top_p": 1e-45}, {"top_p": 0.0}]
 )
 def test_settings_near_zero_are_greedy(bundle: Bundle, extreme: dict[str, Any]) -> None:
-    greedy = int(first_logits(bundle).argmax())
-    for uniform in (0.0, 0.5, LAST):
-        assert run(bundle, 3, uniform=uniform, **extreme)["tokens"].tolist() == [[greedy] * 3]
+    for best in (0, 5, V - 1):
+        bias = np.where(np.arange(V) == best, 30.0, 0.0)
+        found = run(bundle, 3, uniform=[0.0, 0.5, LAST], bias=bias, **extreme)
+        assert found["tokens"].tolist() == [[best] * 3]
 
 
 @given(st.sets(st.integers(0, V - 1), min_size=1))
