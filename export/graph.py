@@ -14,7 +14,7 @@ import onnx
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from export.matrix_exp import DOMAIN, OPSET, VERSION, matrix_exp_function
-from export.sampler import sampler_nodes
+from export.sampler import outcome_nodes, sampler_nodes
 from export.step import STEP, Piece, export_correction, export_step
 from train.model import Model, State, Weights
 
@@ -56,15 +56,15 @@ def scan_body(piece: Piece, state: State, V: int) -> tuple[list[NodeProto], Grap
     inside += [
         n for name, new in zip(state, new_states, strict=True) for n in _keep(name, new, state)
     ]
-    nodes = sort_nodes(inside, moving.intersection(_inputs_of(state)) | {f"{STEP}k"})
+    nodes = sort_nodes(inside)
     body = helper.make_graph(nodes, "step", _body_inputs(state), _body_outputs(state, V, logits))
     return hoisted, body
 
 
-def sort_nodes(nodes: Iterable[NodeProto], given: set[str]) -> list[NodeProto]:
-    """Nodes in an order in which each follows what it reads; outer values count as given."""
+def sort_nodes(nodes: Iterable[NodeProto]) -> list[NodeProto]:
+    """Nodes in an order in which each follows those whose outputs it reads."""
     waiting, produced = list(nodes), {o for node in nodes for o in node.output}
-    done, order = set(given), list[NodeProto]()
+    done, order = set[str](), list[NodeProto]()
     while waiting:
         ready = [n for n in waiting if all(i in done or i not in produced for i in _reads(n))]
         assert ready, "the step's graph has a circle"
@@ -77,10 +77,6 @@ def sort_nodes(nodes: Iterable[NodeProto], given: set[str]) -> list[NodeProto]:
 def _reads(node: NodeProto) -> list[str]:
     branches = [a.g for a in node.attribute if a.HasField("g")]
     return [*node.input, *(name for g in branches for inner in g.node for name in _reads(inner))]
-
-
-def _inputs_of(state: State) -> set[str]:
-    return {f"{STEP}state_{name}" for name in state}
 
 
 def _keep(name: str, new: str, state: State) -> list[NodeProto]:
@@ -103,7 +99,7 @@ def _body_inputs(state: State) -> list[ValueInfoProto]:
         *states,
         _value(f"{STEP}k", TensorProto.INT64, []),
         _value(f"{STEP}forced", TensorProto.INT64, ["B"]),
-        _value(f"{STEP}uniform", TensorProto.FLOAT, ["B"]),
+        _value(f"{STEP}uniform", TensorProto.FLOAT, ["B", 1]),
     ]
 
 
@@ -113,8 +109,7 @@ def _body_outputs(state: State, V: int, logits: str) -> list[ValueInfoProto]:
     ]
     return [
         *states,
-        _value(f"{STEP}taken", TensorProto.INT64, ["B"]),
-        _value(f"{STEP}logprob", TensorProto.FLOAT, ["B"]),
+        _value(f"{STEP}token", TensorProto.INT64, ["B"]),
         _value(logits, TensorProto.FLOAT, ["B", V]),
     ]
 
@@ -134,13 +129,13 @@ def _main_graph(
         start = {name: f"start.{name}" for name in state}
     scan = helper.make_node(
         "Scan",
-        [*start.values(), "k", "forced", "uniform"],
-        [*(f"next.{name}" for name in state), "tokens", "logprob", "logits"],
+        [*start.values(), "k", "forced", "uniforms"],
+        [*(f"next.{name}" for name in state), "all_tokens", "logits"],
         body=body,
         num_scan_inputs=3,
     )
     return helper.make_graph(
-        [*nodes, *_setting_nodes(), scan],
+        [*nodes, *_setting_nodes(), scan, *outcome_nodes("all_tokens", "logits", V)],
         "advance",
         _main_inputs(state, V),
         _main_outputs(state, V),
@@ -199,6 +194,8 @@ def _setting_nodes() -> list[NodeProto]:
             "top_p_column = Unsqueeze (some_p, column)",
             "keeps_k = LessOrEqual (top_k_column, zero_i)",
             "keeps_p = GreaterOrEqual (top_p_column, one_f)",
+            "third = Constant <value_ints: ints = [2]> ()",
+            "uniforms = Unsqueeze (uniform, third)",  # (K, B, 1)
         )
     ]
 

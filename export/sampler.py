@@ -17,7 +17,7 @@ P = "step_"  # prefix of names inside the loop
 
 
 def sampler_nodes(logits: str, token: str, V: int) -> list[NodeProto]:
-    """From (B, V) logits to `token`, `step_taken`, `step_logprob` and `step_active` (B)."""
+    """From (B, V) logits to `token` (B), and `step_active` (B): whether the row takes this step."""
     lines = (
         "active = Less (k, num_steps)",
         f"scores = Add ({logits}, bias)",
@@ -26,8 +26,7 @@ def sampler_nodes(logits: str, token: str, V: int) -> list[NodeProto]:
         "q = Softmax <axis: int = 1> (scaled)",
         "cumulative = CumSum (cut, axis)",
         "total = Gather <axis: int = 1> (cumulative, last)",
-        "column_u = Unsqueeze (uniform, column)",
-        "threshold = Mul (column_u, total)",
+        "threshold = Mul (uniform, total)",
         "passed = LessOrEqual (cumulative, threshold)",
         "passed_i = Cast <to: int = 7> (passed)",
         "count = ReduceSum <keepdims: int = 0> (passed_i, column)",
@@ -35,18 +34,11 @@ def sampler_nodes(logits: str, token: str, V: int) -> list[NodeProto]:
         "chosen = Where (is_greedy, greedy, sampled)",
         "is_forced = GreaterOrEqual (forced, zero_i)",
         f"{token} = Where (is_forced, forced, chosen)",
-        f"log_q = LogSoftmax <axis: int = 1> ({logits})",
-        f"token_column = Unsqueeze ({token}, column)",
-        "logprob_column = GatherElements <axis: int = 1> (log_q, token_column)",
-        "logprob_all = Squeeze (logprob_column, column)",
-        "logprob = Where (active, logprob_all, zero_f)",
-        f"taken = Where (active, {token}, rest)",
     )
     constants = [
         helper.make_node("Constant", [], [P + "axis"], value_int=1),
         helper.make_node("Constant", [], [P + "last"], value_ints=[V - 1]),
         helper.make_node("Constant", [], [P + "last_i"], value_int=V - 1),
-        helper.make_node("Constant", [], [P + "rest"], value_int=-1),
     ]
     branch = helper.make_node(
         "If", ["any_limits"], [P + "cut"], then_branch=_cut(V), else_branch=_no_cut()
@@ -54,8 +46,32 @@ def sampler_nodes(logits: str, token: str, V: int) -> list[NodeProto]:
     return [*constants, *(_prefixed(line, {logits, token}) for line in lines), branch]
 
 
+def outcome_nodes(all_tokens: str, logits: str, V: int) -> list[NodeProto]:
+    """After the loop: `tokens` and `logprob` (K, B) from what each step took and its logits.
+
+    log-probabilities are under the raw distribution, logsoftmax(logits); rows that rest show -1, 0.
+    """
+    lines = (
+        "k_column = Unsqueeze (k, column)",
+        "active = Less (k_column, num_steps)",
+        "rest = Constant <value_int: int = -1> ()",
+        f"tokens = Where (active, {all_tokens}, rest)",
+        # In two dimensions: onnx's evaluator gathers along a third axis from 64 symbols at most.
+        f"row_shape = Constant <value_ints: ints = [-1, {V}]> ()",
+        f"rows = Reshape ({logits}, row_shape)",
+        "log_q = LogSoftmax <axis: int = 1> (rows)",
+        "cell_shape = Constant <value_ints: ints = [-1, 1]> ()",
+        f"cells = Reshape ({all_tokens}, cell_shape)",
+        "logprob_cells = GatherElements <axis: int = 1> (log_q, cells)",
+        f"run_shape = Shape ({all_tokens})",
+        "logprob_all = Reshape (logprob_cells, run_shape)",
+        "logprob = Where (active, logprob_all, zero_f)",
+    )
+    return [onnx.parser.parse_node(line) for line in lines]
+
+
 OUTER = {  # made once a run, outside the loop
-    "num_steps", "bias", "divisor", "is_greedy", "zero_i", "zero_f", "column",
+    "num_steps", "bias", "divisor", "is_greedy", "zero_i", "column",
 }  # fmt: skip
 
 

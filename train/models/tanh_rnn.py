@@ -80,7 +80,8 @@ class TanhRnn(Model):
 
     def update(self, weights: Weights, state: State, x: Tensor) -> State:
         """h' = tanh(W_xh[x] + W_hh h + b_h)."""
-        return {"h": self._move(weights, state["h"], self._drive(weights, x))}
+        drive = self._biased(weights, weights["input"].index_select(0, x))
+        return {"h": self._move(weights, state["h"], drive)}
 
     def readout(self, weights: Weights, state: State) -> Tensor:
         """logits = W_hy h + b_y: (..., V)."""
@@ -90,7 +91,7 @@ class TanhRnn(Model):
     def scan(self, weights: Weights, state: State, xs: Tensor) -> tuple[State, Tensor]:
         """The loop of updates; inputs are gathered and states read out for all times at once."""
         h, hs = state["h"], []
-        for drive in self._drive(weights, xs):  # (T, B, n)
+        for drive in self._biased(weights, weights["input"][xs]):  # (T, B, n)
             h = self._move(weights, h, drive)
             hs.append(h)
         return {"h": h}, self.readout(weights, {"h": torch.stack(hs)})
@@ -104,8 +105,7 @@ class TanhRnn(Model):
             Target("readout", "readout", ("zero",), "readout matrix W_hy: from state to logits"),
         ]
 
-    def _drive(self, weights: Weights, x: Tensor) -> Tensor:
-        drive = weights["input"][x]
+    def _biased(self, weights: Weights, drive: Tensor) -> Tensor:
         return drive + weights["recurrent.bias"] if "recurrent.bias" in weights else drive
 
     def _move(self, weights: Weights, h: Tensor, drive: Tensor) -> Tensor:
