@@ -380,7 +380,7 @@ def test_the_command_trains_and_says_how_well(
     out = tmp_path / "run"
     assert main(options(text_file, out, "--iterations", "20")) == 0
     last = metrics(out)[-1]
-    valid, test = (f"{last[key]:.3f}" for key in ("final_valid_bpc", "test_bpc"))
+    valid, test = (f"{last[key]:.3f}" for key in ("valid_bpc", "test_bpc"))
     printed = capsys.readouterr()
     assert printed.err == ""
     assert printed.out == f"{out}: iteration 20, validation BPC {valid}, test BPC {test}\n"

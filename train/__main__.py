@@ -114,7 +114,7 @@ def _finish(run: Run, done: bool) -> int:
         return INTERRUPTED
     last = json.loads(run.metrics_path.read_text().splitlines()[-1])
     print(
-        f"{run.folder}: iteration {run.iteration}, validation BPC {last['final_valid_bpc']:.3f}, "
+        f"{run.folder}: iteration {run.iteration}, validation BPC {last['valid_bpc']:.3f}, "
         f"test BPC {last['test_bpc']:.3f}"
     )
     return 0

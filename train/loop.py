@@ -251,7 +251,7 @@ def _validate(run: Run, bar: "tqdm[Any]") -> None:
 def _test(run: Run) -> None:
     valid = bits_per_character(run.model, run.splits.valid, VALID_LANES)
     test = bits_per_character(run.model, run.splits.test)
-    run.record(final_valid_bpc=valid, test_bpc=test)
+    run.record(valid_bpc=valid, test_bpc=test)
 
 
 def _finished(run: Run) -> bool:
