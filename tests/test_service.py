@@ -627,3 +627,17 @@ def test_a_full_queue_answers_429_with_retry_after(start_server: Any, tmp_path: 
         status: Any = caught.value
         assert status.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         assert text_of(complete(server))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", MODELS)
+def test_the_server_scores_the_test_text_as_the_manifest_says(
+    server: Any, data_dir: Path, model: str
+) -> None:
+    """Torch in training and the served graph read 55,770 characters as one stream, and agree."""
+    text = (data_dir / "tinyshakespeare" / "input.txt").read_text()
+    train, valid = int(len(text) * 0.9), int(len(text) * 0.05)
+    with HttpClient(server.url) as client:
+        score = client.score(text[train + valid :], model=model)
+    manifest = json.loads((SHIPPED / model / "manifest.json").read_text())
+    assert score.baseline.bpc == pytest.approx(manifest["training"]["test_bpc"], abs=1e-5)
