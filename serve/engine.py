@@ -21,6 +21,8 @@ from serve.stream import Life, Stream
 from serve.wire.errors import RequestError
 
 IDLE_S = 1.0  # how long the loop sleeps when nothing is to be done and nobody wakes it
+UNREAD_S = 0.005  # and when every stream waits for its client to read
+MAX_UNREAD = 8192  # characters; a stream whose client reads no faster rests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,8 +137,9 @@ class Engine:
 
     def _sleep(self) -> None:
         with self._wake:
-            if not self._waiting and not self._running and not self._stopped:
-                self._wake.wait(IDLE_S)
+            just_arrived = bool(self._waiting) and not self._running
+            if not just_arrived and not self._stopped:
+                self._wake.wait(UNREAD_S if self._running else IDLE_S)
 
     def _end_all(self, error: RequestError) -> None:
         with self._wake:
@@ -205,7 +208,7 @@ class Engine:
     def _groups(self) -> list[list[Stream]]:
         groups: dict[int, list[Stream]] = {}
         for stream in self._running:
-            if stream.life is Life.RUNNING:
+            if stream.life is Life.RUNNING and stream.num_unread < MAX_UNREAD:
                 groups.setdefault(id(stream.session), []).append(stream)
         return list(groups.values())
 

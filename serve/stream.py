@@ -71,6 +71,7 @@ class Stream:
         self.error: RequestError | None = None
         self._stops = StopMatcher(stops) if stops else None
         self._held: list[Delivery] = []  # what a stop string may still take away
+        self._num_put, self._num_got = 0, 0  # characters; each written by one side only
         self._outbox: deque[Delivery] = deque()
         self._changed = threading.Condition()
 
@@ -80,6 +81,11 @@ class Stream:
         return len(self.forced) + self.max_tokens
 
     @property
+    def num_unread(self) -> int:
+        """Characters that have arrived and that the client has not collected."""
+        return self._num_put - self._num_got
+
+    @property
     def num_written(self) -> int:
         """Characters that the stream has written itself."""
         return max(0, self.position - len(self.forced))
@@ -87,7 +93,9 @@ class Stream:
     def collect(self) -> tuple[list[Delivery], bool]:
         """What has arrived since the last call, and whether that was all; `error` says why."""
         finished = self.life is Life.FINISHED  # read first: nothing arrives after it
-        return [self._outbox.popleft() for _ in range(len(self._outbox))], finished
+        arrived = [self._outbox.popleft() for _ in range(len(self._outbox))]
+        self._num_got += sum(len(delivery.characters) for delivery in arrived)
+        return arrived, finished
 
     def wait(self, timeout_s: float) -> bool:
         """Block until something arrives or the stream ends, for callers without an event loop."""
@@ -112,7 +120,7 @@ class Stream:
         if self.life is Life.FINISHED:
             return
         for piece in self._held:
-            self._outbox.append(piece)
+            self._put(piece)
         self._held = []
         self.finish_reason, self.error = reason, error
         self._end()
@@ -128,7 +136,7 @@ class Stream:
             return
         self.first_at = self.first_at or time.monotonic()
         if self._stops is None:
-            self._outbox.append(piece)
+            self._put(piece)
             return
         written = piece.characters[num_forced:]
         found = self._stops.feed(written)
@@ -146,10 +154,14 @@ class Stream:
         while self._held and count > 0:
             piece = self._held.pop(0)
             now, later = split_delivery(piece, count)
-            self._outbox.append(now)
+            self._put(now)
             count -= len(now.characters)
             if later.characters:
                 self._held.insert(0, later)
+
+    def _put(self, piece: Delivery) -> None:
+        self._num_put += len(piece.characters)
+        self._outbox.append(piece)
 
     def _end(self) -> None:
         self.life = Life.FINISHED

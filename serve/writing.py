@@ -75,7 +75,8 @@ class Choice:
     branch: str
     seed: int
     stream: Stream
-    text: list[str] = field(default_factory=list)
+    text: list[str] = field(default_factory=list)  # kept where branches are compared
+    started: bool = False
     done: bool = False
 
 
@@ -147,10 +148,10 @@ class Writing:
             if not arrived and (not choice.done or choice.stream.error):
                 continue
             text = "".join(vocabulary.decode(delivery.characters) for delivery in arrived)
-            first = not choice.text
-            if text:
+            pieces.append(self._piece(choice, text, arrived, vocabulary))
+            choice.started = True
+            if choice.branch:
                 choice.text.append(text)
-            pieces.append(self._piece(choice, text, arrived, vocabulary, first))
         return pieces
 
     def _piece(
@@ -159,13 +160,12 @@ class Writing:
         text: str,
         arrived: list[Delivery],
         vocabulary: Vocabulary,
-        first: bool,
     ) -> Piece:
         stream, characters = choice.stream, None
         if self.request.logprobs is not None:
             top = self.request.logprobs
             characters = [c for d in arrived for c in describe_characters(d, vocabulary, top)]
-            if first and characters and self.request.echo and len(stream.forced):
+            if not choice.started and characters and self.request.echo and len(stream.forced):
                 characters[0] = Character(characters[0].text, None, {})
         stop = stream.stop_index
         return Piece(

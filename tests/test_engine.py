@@ -233,6 +233,24 @@ def test_a_stream_that_runs_too_long_ends_with_the_limits_name(
     assert found.error is not None and "total_timeout_s" in found.error.message
 
 
+def test_a_stream_whose_client_does_not_read_rests_until_it_does(
+    engine: Engine, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = alone(engine, stream(bundle, max_tokens=300))
+    monkeypatch.setattr("serve.engine.MAX_UNREAD", 64)
+    slow, characters, logprobs = stream(bundle, max_tokens=300), list[int](), list[float]()
+    engine.submit([slow])
+    finished = False
+    while not finished:
+        while engine.tick():
+            assert slow.num_unread < 64 + 16
+        arrived, finished = slow.collect()
+        assert arrived
+        characters += [c for delivery in arrived for c in delivery.characters]
+        logprobs += [p for delivery in arrived for p in delivery.logprobs]
+    assert (characters, logprobs) == expected
+
+
 def test_a_stop_string_ends_the_text_before_itself_and_is_named(
     engine: Engine, bundle: Bundle
 ) -> None:

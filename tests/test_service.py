@@ -381,6 +381,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"n": 0}, "n"),
     ({"seed": 2**63}, "seed"),
     ({"logprobs": 99}, "logprobs"),
+    ({"n": 100, "max_tokens": 100_000}, "max_tokens"),
+    ({"logprobs": 1, "max_tokens": 200_000}, "logprobs"),
     ({"stop": [""]}, "stop"),
     ({"stop": ["a"] * 99}, "stop"),
     ({"stop": "\N{EM DASH}"}, "stop"),

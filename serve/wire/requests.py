@@ -10,7 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from serve.wire.errors import RequestError, invalid
 
 MAX_PROMPT_CHARACTERS = 1_000_000
-MAX_TOKENS = 1_000_000
+MAX_TOKENS = 1_000_000  # of all choices together
+MAX_DETAILED = 100_000  # characters that a request may have described one by one
 MAX_CHOICES = 128
 MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 1_000
@@ -49,6 +50,20 @@ class GenerateRequest(_Strict):
     def stops(self) -> tuple[str, ...]:
         """The stop strings as a tuple."""
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+    @model_validator(mode="after")
+    def _check_size(self) -> Self:
+        if (asked := self.n * self.max_tokens) > MAX_TOKENS:
+            raise ValueError(
+                f"max_tokens: found {asked} over {self.n} choices, expected at most {MAX_TOKENS}"
+            )
+        described = asked + (self.n * len(self.prompt) if self.echo else 0)
+        if self.logprobs is not None and described > MAX_DETAILED:
+            raise ValueError(
+                f"logprobs: found {described} characters, expected at most {MAX_DETAILED}; ask "
+                "for fewer, or for no logprobs"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_stops(self) -> Self:
@@ -114,6 +129,15 @@ class ScoreRequest(_Strict):
     unknown: Unknown = "error"
     ablation: AblationJson | None = None
     detail: bool = Field(False, description="also per-character log-probabilities and KL")
+
+    @model_validator(mode="after")
+    def _check_size(self) -> Self:
+        if self.detail and len(self.text) > MAX_DETAILED:
+            raise ValueError(
+                f"detail: found a text of {len(self.text)} characters, expected at most "
+                f"{MAX_DETAILED}; cut the text, or ask for no detail"
+            )
+        return self
 
 
 Request = TypeVar("Request", bound=_Strict)
