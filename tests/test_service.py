@@ -83,6 +83,13 @@ def wait_for_no_streams(server: Any, within_s: float) -> None:
     raise AssertionError("streams are still running")
 
 
+def wait_for_running(server: Any, num_streams: int) -> None:
+    deadline = time.monotonic() + 30
+    while gauge(server, "torsor_streams_running") < num_streams:
+        assert time.monotonic() < deadline, "the streams did not start, or ended too soon"
+        time.sleep(0.01)
+
+
 # --- one seed, one text ---------------------------------------------------------------------------
 
 
@@ -572,10 +579,10 @@ def test_sigterm_lets_running_streams_finish_and_exits_with_zero(
 ) -> None:
     with start_server(tmp_path, str(SHIPPED / TANH)) as server:
         found: list[str] = []
-        request = pb.GenerateRequest(**ASK | {"max_tokens": 20_000})
+        request = pb.GenerateRequest(**ASK | {"max_tokens": 60_000})
 
         def stream_http() -> None:
-            pieces = events(server, {"max_tokens": 20_000})
+            pieces = events(server, {"max_tokens": 60_000})
             found.append("".join(piece["choices"][0]["text"] for piece in pieces))
 
         def stream_grpc() -> None:
@@ -586,12 +593,11 @@ def test_sigterm_lets_running_streams_finish_and_exits_with_zero(
         threads = [threading.Thread(target=work) for work in (stream_http, stream_grpc)]
         for thread in threads:
             thread.start()
-        while gauge(server, "torsor_streams_running") < 2:
-            time.sleep(0.01)
+        wait_for_running(server, 2)
         assert server.stop() == 0
         for thread in threads:
             thread.join(30)
-    assert len(found) == 2 and found[0] == found[1] and len(found[0]) == 20_000
+    assert len(found) == 2 and found[0] == found[1] and len(found[0]) == 60_000
 
 
 @pytest.mark.slow
@@ -609,8 +615,7 @@ def test_after_the_grace_a_stream_ends_with_an_error_event(
 
         thread = threading.Thread(target=stream)
         thread.start()
-        while gauge(server, "torsor_streams_running") < 1:
-            time.sleep(0.01)
+        wait_for_running(server, 1)
         assert server.stop(signal.SIGTERM) == 0
         thread.join(30)
     assert json.loads(lines[-1].removeprefix("data: "))["error"]["code"] == "unavailable"
