@@ -20,6 +20,7 @@ from serve.runtime import Bundle, DeviceError, load_bundles
 from serve.settings import Settings, environment
 
 ROOT = Path(__file__).parent.parent
+FLUSH_S = 10  # beyond the grace time, for clients that still read what was sent
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -125,7 +126,7 @@ def bento_command(options: argparse.Namespace, settings: Settings) -> list[str]:
         *(sys.executable, "-m", "bentoml", "serve", "serve.service:Torsor"),
         *("--working-dir", str(ROOT)),
         *("--host", options.host, "--port", str(options.port)),
-        *("--timeout-graceful-shutdown", str(int(settings.grace_s) + 2)),
+        *("--timeout-graceful-shutdown", str(int(settings.grace_s) + FLUSH_S)),
     ]
 
 

@@ -609,8 +609,8 @@ def test_after_the_grace_a_stream_ends_with_an_error_event(
         lines: list[str] = []
 
         def stream() -> None:
-            body = ASK | {"max_tokens": 1_000_000, "stream": True}
-            with httpx.stream("POST", server.url + "/v1/completions", json=body) as answer:
+            body, url = ASK | {"max_tokens": 1_000_000, "stream": True}, server.url
+            with httpx.stream("POST", url + "/v1/completions", json=body, timeout=60) as answer:
                 lines.extend(line for line in answer.iter_lines() if line)
 
         thread = threading.Thread(target=stream)
