@@ -2,6 +2,9 @@
 
 The text ends at the first character that completes a stop string; of several that complete there,
 the longest counts. Only a suffix that can still become a stop string is held back.
+
+Each stop string is followed by the automaton of Knuth, Morris and Pratt, so a character costs a
+few steps a stop string, however long they are.
 """
 
 from collections.abc import Sequence
@@ -22,26 +25,37 @@ class StopMatcher:
 
     def __init__(self, stops: Sequence[tuple[int, ...]]) -> None:
         self._stops = stops
-        self._tail: tuple[int, ...] = ()  # the longest suffix that starts a stop string
+        self._borders = [borders(stop) for stop in stops]
+        self._matched = [0] * len(stops)  # characters of each stop string that the text ends with
 
     @property
     def num_held(self) -> int:
         """Characters at the end of the text that may still become a stop string."""
-        return len(self._tail)
+        return max(self._matched, default=0)
 
     def feed(self, characters: Sequence[int]) -> StopFound | None:
         """Follow more of the text; the stop string that it completes first, if any."""
         for consumed, character in enumerate(characters, 1):
-            candidate = (*self._tail, character)
-            found = [i for i, stop in enumerate(self._stops) if candidate[-len(stop) :] == stop]
+            self._matched = [self._next(i, character) for i in range(len(self._stops))]
+            found = [i for i, n in enumerate(self._matched) if n == len(self._stops[i])]
             if found:
                 longest = max(found, key=lambda i: len(self._stops[i]))
                 return StopFound(longest, len(self._stops[longest]), consumed)
-            self._tail = self._longest_start(candidate)
         return None
 
-    def _longest_start(self, text: tuple[int, ...]) -> tuple[int, ...]:
-        for start in range(len(text)):
-            if any(stop[: len(text) - start] == text[start:] for stop in self._stops):
-                return text[start:]
-        return ()
+    def _next(self, index: int, character: int) -> int:
+        stop, matched = self._stops[index], self._matched[index]
+        while matched and stop[matched] != character:
+            matched = self._borders[index][matched - 1]
+        return matched + (stop[matched] == character)
+
+
+def borders(stop: tuple[int, ...]) -> list[int]:
+    """Per prefix, the length of the longest shorter prefix that it also ends with."""
+    lengths, matched = [0], 0
+    for character in stop[1:]:
+        while matched and stop[matched] != character:
+            matched = lengths[matched - 1]
+        matched += stop[matched] == character
+        lengths.append(matched)
+    return lengths
