@@ -22,7 +22,7 @@ from serve.wire.errors import RequestError
 
 IDLE_S = 1.0  # how long the loop sleeps when nothing is to be done and nobody wakes it
 UNREAD_S = 0.005  # and when every stream waits for its client to read
-MAX_UNREAD = 8192  # characters; a stream whose client reads no faster rests
+MAX_UNREAD = 1024  # characters; a stream whose client reads no faster rests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

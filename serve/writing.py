@@ -5,7 +5,7 @@ Opening checks everything and queues all streams or none; after that, errors com
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -106,6 +106,7 @@ class Writing:
                 await self._inbox.wait()
                 for piece in self._read():
                     yield piece
+                    await asyncio.sleep(0)  # many choices of one request must not hold the loop
                 for error in (c.stream.error for c in self.choices if c.done):
                     if error is not None:
                         raise error
@@ -139,8 +140,8 @@ class Writing:
             None if len(baseline) == len(ablated) else min(len(baseline), len(ablated)),
         )
 
-    def _read(self) -> list[Piece]:
-        vocabulary, pieces = self._host.vocabularies[self.bundle.name], list[Piece]()
+    def _read(self) -> Iterator[Piece]:
+        vocabulary = self._host.vocabularies[self.bundle.name]
         for choice in self.choices:
             if choice.done:
                 continue
@@ -148,11 +149,10 @@ class Writing:
             if not arrived and (not choice.done or choice.stream.error):
                 continue
             text = "".join(vocabulary.decode(delivery.characters) for delivery in arrived)
-            pieces.append(self._piece(choice, text, arrived, vocabulary))
+            yield self._piece(choice, text, arrived, vocabulary)
             choice.started = True
             if choice.branch:
                 choice.text.append(text)
-        return pieces
 
     def _piece(
         self,

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from serve.wire.errors import RequestError, invalid
 
 MAX_PROMPT_CHARACTERS = 1_000_000
-MAX_TOKENS = 1_000_000  # of all choices together
+MAX_TOKENS = 1_000_000  # that a request may take, prompt and text of all choices together
 MAX_DETAILED = 100_000  # characters that a request may have described one by one
 MAX_CHOICES = 128
 MAX_STOPS = 16
@@ -53,11 +53,12 @@ class GenerateRequest(_Strict):
 
     @model_validator(mode="after")
     def _check_size(self) -> Self:
-        if (asked := self.n * self.max_tokens) > MAX_TOKENS:
+        if (taken := self.n * (len(self.prompt) + self.max_tokens)) > MAX_TOKENS:
             raise ValueError(
-                f"max_tokens: found {asked} over {self.n} choices, expected at most {MAX_TOKENS}"
+                f"max_tokens: found {taken} characters of prompt and text over {self.n} choices, "
+                f"expected at most {MAX_TOKENS}; ask for less text or fewer choices"
             )
-        described = asked + (self.n * len(self.prompt) if self.echo else 0)
+        described = self.n * (self.max_tokens + (len(self.prompt) if self.echo else 0))
         if self.logprobs is not None and described > MAX_DETAILED:
             raise ValueError(
                 f"logprobs: found {described} characters, expected at most {MAX_DETAILED}; ask "
