@@ -57,18 +57,32 @@ def make_parser() -> argparse.ArgumentParser:
         commands.add_parser(name, help=room.help, add_help=False)
     server, sampling = _server_options(), _sampling_options()
     generate = commands.add_parser(
-        "generate", parents=[sampling, server], help="write text; it appears as it streams"
+        "generate",
+        allow_abbrev=False,
+        parents=[sampling, server],
+        help="write text; it appears as it streams",
     )
     _add_prompt(generate)
     generate.add_argument("--ablation", metavar="JSON|FILE", help="edits of the model's weights")
     ablate = commands.add_parser(
-        "ablate", parents=[sampling, server], help="the same prompt with and without an ablation"
+        "ablate",
+        allow_abbrev=False,
+        parents=[sampling, server],
+        help="the same prompt with and without an ablation",
     )
     _add_prompt(ablate)
     ablate.add_argument("--ablation", metavar="JSON|FILE", required=True, help="the edits")
-    _add_score(commands.add_parser("score", parents=[server], help="bits per character of a text"))
-    commands.add_parser("models", parents=[server], help="the models that the server holds")
-    structure = commands.add_parser("structure", parents=[server], help="what can be ablated")
+    _add_score(
+        commands.add_parser(
+            "score", allow_abbrev=False, parents=[server], help="bits per character of a text"
+        )
+    )
+    commands.add_parser(
+        "models", allow_abbrev=False, parents=[server], help="the models that the server holds"
+    )
+    structure = commands.add_parser(
+        "structure", allow_abbrev=False, parents=[server], help="what can be ablated"
+    )
     _add_model(structure)
     return parser
 

@@ -20,6 +20,9 @@ STARTUP_TIMEOUT_S = 120.0
 SHAKESPEARE = "tinyshakespeare/input.txt"
 ITERATIONS = 400  # about a minute
 SCORED = 2000  # characters of the score query
+PASSAGE = (  # ours, so that no model has seen it
+    "KEEPER:\nThe river keeps no memory of stone,\nAnd yet it bends where every stone has been.\n"
+)
 IDENTITY = {"name": "no-mixing", "edits": [{"target": "mixing", "op": "identity"}]}
 NO_CC = {
     "name": "no-CC",
@@ -34,7 +37,9 @@ class StepFailed(Exception):
 def main(arguments: list[str] | None = None) -> int:
     """Run the demo; the exit code."""
     parser = argparse.ArgumentParser(
-        prog="torsor demo", description="Train a little, export, serve, stream, ablate."
+        allow_abbrev=False,
+        prog="torsor demo",
+        description="Train a little, export, serve, stream, ablate.",
     )
     told = f"of training (default: {ITERATIONS})"
     parser.add_argument("--iterations", type=int, default=ITERATIONS, help=told)
@@ -67,7 +72,7 @@ def query(server: "Server", folder: Path, data: str, shipped: list[Path]) -> Non
     """Ask the running server."""
     torsor("models", "--url", server.url)
     heading("Stream text from the model you have just trained, over HTTP and over gRPC")
-    options = ("--model", "demo", "--max-tokens", "160", "--seed", "7")
+    options = ("--model", "demo", "--max-tokens", "160", "--seed", "7", "--temperature", "0.7")
     torsor("generate", "The ", *options, "--url", server.url)
     print()
     torsor("generate", "The ", *options, "--grpc", "--url", server.grpc_address)
@@ -81,9 +86,7 @@ def query(server: "Server", folder: Path, data: str, shipped: list[Path]) -> Non
     torsor("score", str(text), "--model", "demo", *ask)
     if any(path.name == "tanh-rnn-shakespeare" for path in shipped):
         heading("A model that ships, without the couplings inside its complement sector (Schur)")
-        text.write_text(
-            "First Citizen:\nBefore we proceed any further, hear me speak.\n\nAll:\nSpeak.\n"
-        )
+        text.write_text(PASSAGE)
         model = ("--model", "tanh-rnn-shakespeare", "--url", server.url)
         torsor("generate", "ROMEO:", "--max-tokens", "160", "--seed", "7", *model)
         print()

@@ -35,10 +35,14 @@ def main(arguments: list[str] | None = None) -> int:
 def make_parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="torsor export", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        allow_abbrev=False,
+        prog="torsor export",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
     )
     parser.add_argument("run", type=Path, help="folder of a run, or one checkpoint of it")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the bundle")
+    out = "folder of the bundle; one that is there must be empty or a bundle"
+    parser.add_argument("--out", type=Path, required=True, help=out)
     parser.add_argument("--name", help="the model's id; default: the name of --out")
     parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")

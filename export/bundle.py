@@ -15,13 +15,15 @@ from typing import Any
 import onnx
 import torch
 
-from export.graph import IR_VERSION, MAX_STEPS, build_advance
+from export.graph import MAX_STEPS, build_advance
 from export.matrix_exp import DOMAIN, OPSET, VERSION, body_range, body_squarings
 from export.parity import Subject, measure_parity
 from export.weights import set_weights, write_weights
 from serve.manifest import (
     GRAPH_FILE,
+    IR_VERSION,
     MANIFEST_FILE,
+    NAME_RULE,
     WEIGHTS_FILE,
     GraphSpec,
     Manifest,
@@ -29,6 +31,8 @@ from serve.manifest import (
     Target,
     TensorSpec,
     describe_file,
+    is_model_name,
+    parse_manifest,
     write_manifest,
 )
 from train.checkpoint import CheckpointError, find_checkpoint, read_checkpoint
@@ -48,15 +52,20 @@ def export_bundle(run: Path, out: Path, name: str | None = None, quiet: bool = F
     """Export the newest checkpoint of a run into the bundle folder `out`.
 
     Raises `CheckpointError`, `ParityError`, or `ValueError` for a model that can't be exported or a
-    place that holds something else; `out` is then as it was.
+    place that holds something else; `out` is then as it was. Where `out` is a link, the bundle
+    takes the place of the folder that it points to.
     """
+    name = name if name is not None else Path(os.path.abspath(out)).name
+    if not is_model_name(name):
+        raise ValueError(f"name: found {name!r:.120}, expected {NAME_RULE}; choose another --name")
+    out = Path(os.path.realpath(out))
     _refuse_other_things(out)
     folder = find_checkpoint(run)
     iteration, config, parameters, _ = read_checkpoint(folder)
     model = restore_model(folder, config, parameters)
     training = provenance(folder, config, iteration)
     with _whole_folder(out) as part:
-        manifest = _fill(part, name or out.name, model, config, training, quiet)
+        manifest = _fill(part, name, model, config, training, quiet)
         write_manifest(part, manifest)
     return manifest
 
@@ -88,7 +97,7 @@ def provenance(folder: Path, config: dict[str, Any], iteration: int) -> dict[str
         "protocol": BPC_PROTOCOL,
         "iteration": iteration,
         **scores,
-        "settings": config["training"],
+        "settings": config["training"] | {"data": config["data"]["name"]},  # not a path
     }
 
 
@@ -218,9 +227,34 @@ def _targets(model: Model, weights: Weights) -> tuple[Target, ...]:
 
 
 def _refuse_other_things(out: Path) -> None:
-    bundle_or_empty = out.is_dir() and ((out / MANIFEST_FILE).is_file() or not any(out.iterdir()))
-    if out.exists() and not bundle_or_empty:
-        raise ValueError(f"{out}: is there and is no bundle; choose another --out, or remove it")
+    if Path.cwd().is_relative_to(out):
+        raise ValueError(
+            f"{out}: found the folder you are in, expected one beside or below it, since a bundle "
+            "takes the whole place of its folder; leave the folder, or choose another --out"
+        )
+    if (other := _other_thing(out)) is not None:
+        raise ValueError(
+            f"{out}: is no bundle: found {other}, expected nothing, an empty folder, or a bundle "
+            "and nothing beside it; choose another --out, or remove it"
+        )
+
+
+def _other_thing(out: Path) -> str | None:
+    """What of `out` an export must not replace."""
+    if not out.is_dir():
+        return "a file" if os.path.lexists(out) else None
+    names = sorted(path.name for path in out.iterdir())
+    if not names:
+        return None
+    if MANIFEST_FILE not in names:
+        return f"{names[0]!r} and no {MANIFEST_FILE}"
+    try:
+        manifest = parse_manifest(json.loads((out / MANIFEST_FILE).read_bytes()))
+    except (ValueError, RecursionError, OSError) as error:
+        return f"a {MANIFEST_FILE} of something else ({error})"
+    ours = (MANIFEST_FILE, *manifest.files)
+    others = [name for name in names if name not in ours or not (out / name).is_file()]
+    return f"{others[0]!r}, which its {MANIFEST_FILE} doesn't list" if others else None
 
 
 @contextmanager
@@ -233,6 +267,7 @@ def _whole_folder(out: Path) -> Iterator[Path]:
         yield part
         shutil.rmtree(old, ignore_errors=True)
         if out.exists():
+            _refuse_other_things(out)  # again: the export took a while
             os.rename(out, old)
         os.rename(part, out)
     except BaseException:

@@ -14,10 +14,10 @@ import math
 import onnx
 from onnx import FunctionProto, helper
 
+from serve import manifest
 from train.matrix_exp import ANGLE, coefficients, num_squarings
 
-DOMAIN, VERSION = "torsor", 1
-OPSET = 20
+DOMAIN, VERSION, OPSET = manifest.DOMAIN, manifest.VERSION, manifest.OPSET
 HEADROOM = 2.0  # ablated weights may turn further than trained ones
 MAX_BODY_SQUARINGS = 8
 

@@ -17,10 +17,10 @@ from pathlib import Path
 
 from serve.manifest import BundleError
 from serve.runtime import Bundle, DeviceError, load_bundles
-from serve.settings import Settings, environment
+from serve.settings import DEVICES, Settings, environment
 
 ROOT = Path(__file__).parent.parent
-FLUSH_S = 10  # beyond the grace time, for clients that still read what was sent
+FLUSH_S = 10  # after the grace time, for clients that still read what was sent
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -34,28 +34,30 @@ def main(arguments: list[str] | None = None) -> int:
         require_free_port(options.host, options.port, "--port")
         if settings.grpc_port:
             require_free_port(settings.grpc_host, settings.grpc_port, "--grpc-port")
+        extra = environment(settings) | bento_environment(options.port)
     except (BundleError, DeviceError, ValueError, OSError) as error:
         print(f"torsor serve: {error}", file=sys.stderr)
         return 1
     announce(bundles, options)
-    os.environ.update(environment(settings) | bento_environment(options.port))
-    os.execv(sys.executable, bento_command(options, settings))
+    os.environ.update(extra)
+    os.execv(sys.executable, bento_command(options))
 
 
 def make_parser() -> argparse.ArgumentParser:
     """The command line."""
     defaults = Settings()
     parser = argparse.ArgumentParser(
-        prog="torsor serve", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        allow_abbrev=False,
+        prog="torsor serve",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
     )
     add = parser.add_argument
     add("bundles", nargs="*", type=Path, help="bundle folders; default: the models that ship")
     add("--host", default="127.0.0.1", help="address of HTTP and gRPC (default: 127.0.0.1)")
     add("--port", type=int, default=3000, help="HTTP port (default: 3000)")
     add("--grpc-port", type=int, default=3001, help="gRPC port, 0: no gRPC (default: 3001)")
-    add(
-        "--device", choices=("auto", "cpu", "cuda"), default=defaults.device, help="(default: auto)"
-    )
+    add("--device", choices=DEVICES, default=defaults.device, help="(default: auto)")
     add("--threads", type=int, default=0, help="threads of one run on the CPU (default: at most 4)")
     add(
         "--max-streams",
@@ -75,14 +77,14 @@ def make_parser() -> argparse.ArgumentParser:
 
 def settings_of(options: argparse.Namespace) -> Settings:
     """The settings that the options say; `ValueError` names one that is out of range."""
-    for name in ("max_streams", "max_waiting"):
-        if getattr(options, name) < 1:
-            raise ValueError(f"--{name.replace('_', '-')}: expected at least 1")
-    if options.threads < 0 or options.grace_s < 0:
-        raise ValueError("--threads, --grace-s: expected 0 or more")
-    for name in ("port", "grpc_port"):
-        if not 0 <= getattr(options, name) < 65536:
-            raise ValueError(f"--{name.replace('_', '-')}: expected a port below 65536")
+    if not 1 <= options.port <= 65535:
+        raise ValueError(f"--port: found {options.port}, expected 1 to 65535")
+    if options.port == options.grpc_port:
+        raise ValueError(f"--grpc-port: found {options.port} for both, expected two ports")
+    if odd := [path for path in options.bundles if os.pathsep in str(path.resolve())]:
+        raise ValueError(
+            f"bundles: found {odd[0]}, expected a path without {os.pathsep!r}; rename it"
+        )
     given = {f.name: getattr(options, f.name) for f in fields(Settings) if f.name in vars(options)}
     folders = os.pathsep.join(str(path.resolve()) for path in options.bundles)
     return Settings(**given | {"bundles": folders, "grpc_host": options.host})
@@ -113,20 +115,21 @@ def bento_environment(port: int) -> dict[str, str]:
     """BentoML's own: no tracking, and a home a port, since a start wipes the home's metrics."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     home = cache / "torsor" / f"bentoml-{port}"
-    home.mkdir(parents=True, exist_ok=True)
+    if "BENTOML_HOME" not in os.environ:
+        home.mkdir(parents=True, exist_ok=True)
     return {
         "BENTOML_HOME": os.environ.get("BENTOML_HOME", str(home)),
         "BENTOML_DO_NOT_TRACK": "True",
     }
 
 
-def bento_command(options: argparse.Namespace, settings: Settings) -> list[str]:
+def bento_command(options: argparse.Namespace) -> list[str]:
     """The command that this process becomes."""
     return [
         *(sys.executable, "-m", "bentoml", "serve", "serve.service:Torsor"),
         *("--working-dir", str(ROOT)),
         *("--host", options.host, "--port", str(options.port)),
-        *("--timeout-graceful-shutdown", str(int(settings.grace_s) + FLUSH_S)),
+        *("--timeout-graceful-shutdown", str(FLUSH_S)),
     ]
 
 

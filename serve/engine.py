@@ -18,7 +18,7 @@ from serve.feeds import deliver_row, make_feeds, rows_finite
 from serve.runtime import Bundle
 from serve.slots import SlotTable
 from serve.stream import Life, Stream
-from serve.wire.errors import RequestError
+from serve.wire.errors import RequestError, invalid
 
 IDLE_S = 1.0  # how long the loop sleeps when nothing is to be done and nobody wakes it
 UNREAD_S = 0.005  # and when every stream waits for its client to read
@@ -33,6 +33,7 @@ class Limits:
     max_waiting: int = 1024  # queued
     queue_timeout_s: float = 30.0  # from arrival to a slot
     total_timeout_s: float = 600.0  # from arrival to the last character
+    unread_timeout_s: float = 30.0  # that a stream rests because its client doesn't read
 
 
 class Engine:
@@ -44,7 +45,7 @@ class Engine:
         self._waiting: deque[Stream] = deque()
         self._running: list[Stream] = []
         self._wake = threading.Condition()
-        self._draining = self._stopped = False
+        self._draining = self._stopped = self._failed = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     @property
@@ -67,13 +68,28 @@ class Engine:
         """Streams that wait for a slot."""
         return len(self._waiting)
 
+    @property
+    def failed(self) -> bool:
+        """Whether the loop has ended by a mistake of ours; the process should end then."""
+        return self._failed
+
     def start(self) -> None:
         """Start the loop in a thread of its own."""
+        metrics.reset_streams()
         self._thread.start()
 
     def submit(self, streams: list[Stream]) -> None:
         """Queue streams, all or none; raises `RequestError` if draining or the queue is full."""
+        if (asked := len(streams)) > self.limits.max_waiting:
+            found = (
+                f"found {asked} streams, expected at most {self.limits.max_waiting} (max_waiting)"
+            )
+            raise invalid("n", found)
         with self._wake:
+            if self._failed:
+                raise RequestError(
+                    "unavailable", "the engine has failed and starts anew; try again"
+                )
             if self._draining:
                 raise RequestError("unavailable", "the server is shutting down; try another one")
             if len(self._waiting) + len(streams) > self.limits.max_waiting:
@@ -118,7 +134,7 @@ class Engine:
             touched += group
         self._release()
         for stream in dict.fromkeys(touched):
-            stream.notify()
+            stream.wake()
         if touched:
             metrics.observe_tick(time.perf_counter() - started, self.num_running, self.num_waiting)
         return bool(touched)
@@ -128,6 +144,9 @@ class Engine:
             while not self._stopped:
                 if not self.tick():
                     self._sleep()
+        except Exception:
+            metrics.log.exception("the engine has failed")
+            self._failed = True
         finally:
             error = RequestError(
                 "unavailable", "the server is stopping and its grace time is over; try again"
@@ -149,7 +168,7 @@ class Engine:
             stream.finish("error", error)
         self._release()
         for stream in streams:
-            stream.notify()
+            stream.wake()
 
     def _drop_dead(self) -> list[Stream]:
         """End streams that were cancelled or took too long, before they cost a run."""
@@ -184,6 +203,13 @@ class Engine:
                 f"ran for {age:.1f} s, expected at most "
                 f"{limits.total_timeout_s} s (total_timeout_s); ask for less text",
             )
+        rested = now - stream.resting_since if stream.resting_since else 0.0
+        if rested > limits.unread_timeout_s:
+            return RequestError(
+                "timeout",
+                f"{stream.num_unread} characters were left unread for {rested:.1f} s, expected "
+                f"at most {limits.unread_timeout_s} s (unread_timeout_s); read faster",
+            )
         return None
 
     def _admit(self) -> list[Stream]:
@@ -208,21 +234,28 @@ class Engine:
     def _groups(self) -> list[list[Stream]]:
         groups: dict[int, list[Stream]] = {}
         for stream in self._running:
-            if stream.life is Life.RUNNING and stream.num_unread < MAX_UNREAD:
+            if stream.life is not Life.RUNNING:
+                continue
+            if stream.num_unread < MAX_UNREAD:
+                stream.resting_since = 0.0
                 groups.setdefault(id(stream.session), []).append(stream)
+            elif not stream.resting_since:
+                stream.resting_since = time.monotonic()
         return list(groups.values())
 
     def _advance(self, group: list[Stream]) -> None:
-        bundle, slots = group[0].bundle, [stream.slot for stream in group]
-        table = self._tables[bundle.name]
-        feeds = {**table.gather(slots), **make_feeds(group, bundle.manifest)}
         try:
-            outputs = group[0].session.run(feeds)
-        except Exception as error:  # whatever the runtime throws must end these streams only
+            self._advance_group(group)
+        except Exception as error:  # whatever goes wrong must end these streams only
             metrics.log.exception("a run failed")
             for stream in group:
                 stream.finish("error", RequestError("internal", f"the run failed: {error}"))
-            return
+
+    def _advance_group(self, group: list[Stream]) -> None:
+        bundle, slots = group[0].bundle, [stream.slot for stream in group]
+        table = self._tables[bundle.name]
+        feeds = {**table.gather(slots), **make_feeds(group, bundle.manifest)}
+        outputs = group[0].session.run(feeds)
         table.scatter(slots, outputs)
         finite = rows_finite(outputs, bundle.manifest)
         for row, stream in enumerate(group):

@@ -14,6 +14,7 @@ from google.protobuf.struct_pb2 import Struct
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from serve import metrics
 from serve.host import Host
 from serve.openai_api import MAX_BODY_BYTES
 from serve.scoring import score
@@ -78,6 +79,8 @@ class TorsorServicer(rpc.TorsorServicer):
             yield pb.GenerateChunk(summary=summary_of(writing, paired))
         except RequestError as error:
             await abort(context, error)
+        except Exception:
+            await abort(context, unexpected())
         finally:
             writing.close()
 
@@ -171,15 +174,21 @@ async def or_abort(context: Context, work: Callable[[], Awaitable[Reply]]) -> Re
         return await work()
     except RequestError as error:
         await abort(context, error)
+    except Exception:
+        await abort(context, unexpected())
+
+
+def unexpected() -> RequestError:
+    """Our own mistake, logged; clients learn no more than that."""
+    metrics.log.exception("a call failed")
+    return RequestError("internal", "the server failed; see its log")
 
 
 async def abort(context: Context, error: RequestError) -> NoReturn:
     """End a call with an error's status, sentence, code and field."""
     trailing = [("torsor-code", error.code)]
     if error.field is not None:
-        # Metadata is ASCII; a field that a client made up may not be.
-        field = error.field.encode("ascii", "backslashreplace").decode().replace("\n", "\\n")
-        trailing.append(("torsor-field", field))
+        trailing.append(("torsor-field", ascii(error.field)[1:-1]))  # metadata is ASCII
     status = grpc.StatusCode[error.grpc_status]
     await context.abort(status, error.message, tuple(trailing))
 

@@ -1,6 +1,6 @@
 """Everything that answers requests in one process: bundles, vocabularies, the engine, a worker.
 
-HTTP and gRPC both stand on this and on `serve.queries`.
+HTTP and gRPC both stand on this, on `serve.writing` and on `serve.scoring`.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from serve.runtime import Bundle, Variant
 from serve.vocabulary import Vocabulary
 from serve.wire.errors import RequestError
 
+MAX_QUEUED_ABLATIONS = 32
 KERNELS = "standard operators"  # what MatrixExp runs on; a native library would be named here
 
 
@@ -25,6 +26,7 @@ class Host:
         self.vocabularies = {n: Vocabulary(b.manifest.vocabulary) for n, b in bundles.items()}
         # Decompositions and sessions are made here, off the event loop and off the engine.
         self._worker = ThreadPoolExecutor(1, "ablations")
+        self._num_queued = 0
         self._structures: dict[str, list[dict[str, Any]]] = {}
 
     def start(self) -> None:
@@ -34,7 +36,7 @@ class Host:
     def close(self) -> None:
         """Stop the engine and the worker."""
         self.engine.stop()
-        self._worker.shutdown()
+        self._worker.shutdown(wait=False, cancel_futures=True)
 
     def bundle(self, model: str | None) -> Bundle:
         """The bundle of a model's id, the first one for None; `RequestError` if there is none."""
@@ -96,7 +98,17 @@ class Host:
         }
 
     async def _off_loop(self, function: Any, *arguments: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._worker, function, *arguments)
+        if self._num_queued >= MAX_QUEUED_ABLATIONS:
+            sentence = f"{self._num_queued} ablations are being prepared, expected fewer; try later"
+            raise RequestError("queue_full", sentence)
+        self._num_queued += 1
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._worker, function, *arguments)
+        except RuntimeError as error:  # the worker takes nothing more
+            raise RequestError("unavailable", f"the server is shutting down ({error})") from None
+        finally:
+            self._num_queued -= 1
 
 
 READY_KEYS = ("id", "device", "provider", "kernels")

@@ -43,27 +43,24 @@ import dataclasses
 import hashlib
 import json
 import os
-import sys
-import types
-import typing
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+
+from serve.json_page import BundleError as BundleError
+from serve.json_page import Json as Json
+from serve.json_page import parse_value
 
 FORMAT = 1
+OPSET, IR_VERSION = 20, 10  # of ONNX: what is written, and the newest that is read
+DOMAIN, VERSION = "torsor", 1  # of our operators
+DTYPES = ("float32", "int64")
+NEWER = "use the torsor that wrote it"
+NAME_RULE = "1 to 100 of the characters A-Z a-z 0-9 . _ -"
 MANIFEST_FILE = "manifest.json"
 GRAPH_FILE = "model.onnx"
 WEIGHTS_FILE = "weights.safetensors"
-
-Json = Any  # free-form JSON: numbers, strings, lists, objects
-
-
-class BundleError(ValueError):
-    """A bundle that can't be used: which file, which key, what was found and expected."""
-
-    def __init__(self, file: Path | str, key: str, problem: str) -> None:
-        place = f"{file}: {key}" if key else str(file)
-        super().__init__(f"{place}: {problem}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,24 +210,82 @@ def parse_manifest(page: Json, path: Path | str = MANIFEST_FILE) -> Manifest:
     """The checked value of a parsed JSON page."""
     found = page.get("format") if isinstance(page, dict) else None
     if found != FORMAT:
-        raise BundleError(
-            path, "format", f"found {found!r}, expected {FORMAT}; use the torsor that wrote it"
-        )
-    manifest: Manifest = _parse(Manifest, page, path, "")
+        raise BundleError(path, "format", f"found {found!r}, expected {FORMAT}; {NEWER}")
+    manifest: Manifest = parse_value(Manifest, page, path, "")
     return manifest
 
 
+def is_model_name(name: str) -> bool:
+    """Whether a model may be called so: it stands in URLs and file names."""
+    return re.fullmatch(r"[A-Za-z0-9._-]{1,100}", name) is not None
+
+
 def _check_sense(manifest: Manifest, path: Path) -> None:
-    if (bad := next((c for c in manifest.vocabulary if len(c) != 1), None)) is not None:
-        raise BundleError(path, "vocabulary", f"found {bad!r}, expected single characters")
+    for problems in (_page_problems, _file_problems, _graph_problems, _state_and_target_problems):
+        for key, problem in problems(manifest):
+            raise BundleError(path, key, problem)
+
+
+def _page_problems(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    if not is_model_name(manifest.name):
+        yield "name", f"found {manifest.name!r:.120}, expected {NAME_RULE}"
+    if manifest.num_parameters < 0:
+        yield "num_parameters", f"found {manifest.num_parameters}, expected at least 0"
+    if not manifest.vocabulary:
+        yield "vocabulary", "found no characters, expected at least one"
+    for text in manifest.vocabulary:
+        if len(text) != 1 or "\ud800" <= text <= "\udfff":  # a lone surrogate is no UTF-8
+            yield "vocabulary", f"found {text!r}, expected single characters"
     if len(set(manifest.vocabulary)) != len(manifest.vocabulary):
-        raise BundleError(path, "vocabulary", "a character stands in it twice")
+        yield "vocabulary", "a character stands in it twice"
+    error, tolerance = manifest.parity.max_error, manifest.parity.tolerance
+    if not 0 <= error <= tolerance:
+        yield "parity.max_error", f"found {error}, expected 0 to the tolerance {tolerance}"
+
+
+def _file_problems(manifest: Manifest) -> Iterator[tuple[str, str]]:
     for name in manifest.files:
         if "/" in name or "\\" in name or name in ("", ".", ".."):
-            raise BundleError(path, "files", f"found {name!r}, expected plain file names")
+            yield "files", f"found {name!r}, expected plain file names"
     for name in (GRAPH_FILE, WEIGHTS_FILE):
         if name not in manifest.files:
-            raise BundleError(path, "files", f"{name} is not listed")
+            yield "files", f"{name} is not listed"
+
+
+def _graph_problems(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    graph, characters = manifest.graph, len(manifest.vocabulary)
+    for key, found, newest in (
+        ("opset", graph.opset, OPSET),
+        ("ir_version", graph.ir_version, IR_VERSION),
+    ):
+        if not 1 <= found <= newest:
+            yield f"graph.{key}", f"found {found}, expected 1 to {newest}; {NEWER}"
+    for domain, version in graph.operators.items():
+        if (domain, version) != (DOMAIN, VERSION):
+            problem = f"found version {version}, expected {VERSION} of {DOMAIN!r} only; {NEWER}"
+            yield f"graph.operators.{domain}", problem
+    if graph.max_steps < 1:
+        yield "graph.max_steps", f"found {graph.max_steps}, expected at least 1"
+    if graph.correct_every < 0:
+        yield "graph.correct_every", f"found {graph.correct_every}, expected at least 0"
+    for tensor in (*graph.inputs, *graph.outputs):
+        if tensor.dtype not in DTYPES:
+            yield f"graph.{tensor.name}.dtype", f"found {tensor.dtype!r}, expected one of {DTYPES}"
+    width = next((tensor.shape[-1:] for tensor in graph.inputs if tensor.name == "bias"), ())
+    if width != (characters,):
+        problem = f"found {characters} characters, expected {list(width)}, the last axis of"
+        yield "vocabulary", f"{problem} graph input bias"
+
+
+def _state_and_target_problems(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    if not manifest.states:
+        yield "states", "found none, expected at least one"
+    for i, state in enumerate(manifest.states):
+        if state.dtype != "float32":
+            yield f"states[{i}].dtype", f"found {state.dtype!r}, expected 'float32'"
+    names = [target.name for target in manifest.targets]
+    if twice := [name for name in names if names.count(name) > 1]:
+        yield "targets", f"found {twice[0]!r} twice, expected every name once"
 
 
 def _check_file(path: Path, expected: FileSpec) -> None:
@@ -240,61 +295,3 @@ def _check_file(path: Path, expected: FileSpec) -> None:
         raise BundleError(path, "size", f"found {size} bytes, expected {expected.size}; truncated?")
     if (found := describe_file(path).sha256) != expected.sha256:
         raise BundleError(path, "sha256", f"found {found}, expected {expected.sha256}; changed?")
-
-
-def _parse(kind: Any, value: Json, path: Path | str, key: str) -> Any:
-    """`value` as `kind`, a dataclass or one of the JSON types that the dataclasses above use."""
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if kind is Any:
-        return value
-    if dataclasses.is_dataclass(kind):
-        return _parse_object(kind, value, path, key)
-    if origin in (typing.Union, types.UnionType):
-        fits = [a for a in arguments if _is_json(a, value)]
-        if not fits:
-            raise _wrong(kind, value, path, key)
-        return _parse(fits[0], value, path, key)
-    if not _is_json(kind, value):
-        raise _wrong(kind, value, path, key)
-    if origin is tuple:
-        return _parse_list(arguments, value, path, key)
-    if origin is dict:
-        return {k: _parse(arguments[1], v, path, f"{key}.{k}") for k, v in value.items()}
-    return float(value) if kind is float else value
-
-
-def _parse_object(kind: Any, value: Json, path: Path | str, key: str) -> Any:
-    if not isinstance(value, dict):
-        raise _wrong(kind, value, path, key)
-    hints, prefix = typing.get_type_hints(kind), f"{key}." if key else ""
-    if unknown := sorted(set(value) - set(hints)):
-        raise BundleError(path, prefix + unknown[0], "unknown key; use the torsor that wrote it")
-    if missing := [name for name in hints if name not in value]:
-        raise BundleError(path, prefix + missing[0], "missing key")
-    parsed = {name: _parse(hints[name], value[name], path, prefix + name) for name in hints}
-    return kind(**parsed)
-
-
-def _parse_list(arguments: tuple[Any, ...], value: Json, path: Path | str, key: str) -> Any:
-    kinds = [arguments[0]] * len(value) if arguments[-1] is Ellipsis else list(arguments)
-    if len(kinds) != len(value):
-        raise BundleError(path, key, f"found {len(value)} entries, expected {len(kinds)}")
-    pairs = enumerate(zip(kinds, value, strict=True))
-    return tuple(_parse(kind, item, path, f"{key}[{i}]") for i, (kind, item) in pairs)
-
-
-def _is_json(kind: Any, value: Json) -> bool:
-    if kind is types.NoneType:
-        return value is None
-    origin = typing.get_origin(kind) or kind
-    if origin is float:
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        return number and abs(value) <= sys.float_info.max  # False for NaN
-    if origin is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, {tuple: list}.get(origin, origin))
-
-
-def _wrong(kind: Any, value: Json, path: Path | str, key: str) -> BundleError:
-    name = getattr(kind, "__name__", str(kind)) if not typing.get_args(kind) else str(kind)
-    return BundleError(path, key, f"found {value!r:.60}, expected {name}")

@@ -16,8 +16,11 @@ log = logging.getLogger("torsor")
 
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
-_running = Gauge("torsor_streams_running", "Streams that hold a slot", multiprocess_mode="livesum")
-_waiting = Gauge("torsor_streams_waiting", "Streams that wait", multiprocess_mode="livesum")
+# There is one worker, so the newest value is the value; a sum would keep those of dead workers.
+_running = Gauge(
+    "torsor_streams_running", "Streams that hold a slot", multiprocess_mode="mostrecent"
+)
+_waiting = Gauge("torsor_streams_waiting", "Streams that wait", multiprocess_mode="mostrecent")
 _finished = Counter("torsor_streams_total", "Streams that ended, by how", ["model", "reason"])
 _errors = Counter("torsor_errors_total", "Streams that ended in an error, by code", ["code"])
 _prompt = Counter("torsor_prompt_characters_total", "Characters that clients gave", ["model"])
@@ -35,6 +38,12 @@ def observe_tick(seconds: float, num_running: int, num_waiting: int) -> None:
     _tick.observe(seconds)
     _running.set(num_running)
     _waiting.set(num_waiting)
+
+
+def reset_streams() -> None:
+    """No stream is here: the engine has just started."""
+    _running.set(0)
+    _waiting.set(0)
 
 
 def observe_queue(seconds: float) -> None:
@@ -55,4 +64,4 @@ def count_finished(streams: Iterable[Stream]) -> None:
         if stream.first_at:
             _first.observe(stream.first_at - stream.created)
         if written > 1:
-            _between.observe((now - stream.first_at) / written)
+            _between.observe((now - stream.first_at) / (written - 1))

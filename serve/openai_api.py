@@ -6,40 +6,49 @@ serve/scoring.py. Here is only how answers look on this wire.
 
 import asyncio
 import json
-import time
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from pydantic import BaseModel
+from starlette.exceptions import HTTPException as AnyHTTPException
+from starlette.requests import ClientDisconnect
 
 from serve import metrics
+from serve.answers import (
+    Json,
+    completion_events,
+    event_text,
+    pair_events,
+    whole_completion,
+    whole_pair,
+)
 from serve.host import Host
 from serve.scoring import score
 from serve.wire.errors import RETRY_AFTER_S, RequestError
 from serve.wire.requests import CompletionRequest, PairRequest, ScoreRequest, parse_request
-from serve.writing import ABLATED, BASELINE, Piece, Writing, open_writing
+from serve.writing import Writing, open_writing
 
 PAGE = Path(__file__).parent.parent / "clients" / "playground" / "index.html"
 MAX_BODY_BYTES = 16 << 20
+BODY_TIMEOUT_S = 30
+METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 CLIENT_GONE = 499  # nginx's status for it; nobody reads the answer
-DONE = "data: [DONE]\n\n"
 
-Json = dict[str, Any]
 Answer = TypeVar("Answer")
+
+
+class ClientGone(Exception):
+    """The client has closed the connection before its answer was ready."""
 
 
 def make_app(host_of: Callable[[], Host]) -> FastAPI:
     """The ASGI app; `host_of` gives the host, or raises `RequestError` while there is none."""
     app = FastAPI(title="Torsor", docs_url=None, redoc_url=None, openapi_url=None)
 
-    @app.exception_handler(RequestError)
-    async def show(request: Request, error: RequestError) -> Response:
-        del request
-        return error_response(error)
+    explain_errors(app)
 
     @app.get("/", include_in_schema=False)
     async def page() -> Response:
@@ -64,29 +73,55 @@ def make_app(host_of: Callable[[], Host]) -> FastAPI:
     @app.post("/v1/completions", openapi_extra=_body_schema(CompletionRequest))
     async def completions(http: Request) -> Response:
         request = parse_request(CompletionRequest, await read_json(http))
-        writing = await open_writing(host_of(), request)
+        writing = await unless_gone(http, open_writing(host_of(), request))
         if request.stream:
             return event_stream(writing, completion_events(writing, request))
-        return await unless_gone(http, whole_completion(writing), writing.close)
+        return JSONResponse(await unless_gone(http, whole_completion(writing), writing.close))
 
     @app.post("/v1/ablations/generate", openapi_extra=_body_schema(PairRequest))
     async def generate(http: Request) -> Response:
         request = parse_request(PairRequest, await read_json(http))
-        writing = await open_writing(host_of(), request, paired=True)
+        writing = await unless_gone(http, open_writing(host_of(), request, paired=True))
         if request.stream:
             return event_stream(writing, pair_events(writing))
-        return await unless_gone(http, whole_pair(writing), writing.close)
+        return JSONResponse(await unless_gone(http, whole_pair(writing), writing.close))
 
     @app.post("/v1/ablations/score", openapi_extra=_body_schema(ScoreRequest))
     async def score_text(http: Request) -> Response:
         request = parse_request(ScoreRequest, await read_json(http))
-        return await unless_gone(http, score(host_of(), request))
+        return JSONResponse(await unless_gone(http, score(host_of(), request)))
 
-    @app.api_route("/v1/{path:path}", methods=["GET", "POST"], include_in_schema=False)
+    @app.api_route("/v1/{path:path}", methods=METHODS, include_in_schema=False)
     async def nothing(path: str) -> Response:
-        raise RequestError("not_found", f"path: found /v1/{path}, expected a path of /docs.json")
+        raise HTTPException(404, "there is no such method or path")
 
     return app
+
+
+def explain_errors(app: FastAPI) -> None:
+    """Give every error the shape of serve/wire/errors.py."""
+
+    @app.exception_handler(RequestError)
+    async def show(request: Request, error: RequestError) -> Response:
+        del request
+        return error_response(error)
+
+    @app.exception_handler(ClientGone)
+    @app.exception_handler(ClientDisconnect)
+    async def forget(request: Request, error: Exception) -> Response:
+        del request, error
+        return Response(status_code=CLIENT_GONE)
+
+    @app.exception_handler(AnyHTTPException)
+    async def explain(request: Request, error: AnyHTTPException) -> Response:
+        sentence = f"found {request.method} {request.url.path}: {error.detail}"
+        body = RequestError("not_found", f"{sentence}; /docs.json lists methods and paths").body()
+        return JSONResponse(body, error.status_code)
+
+    @app.exception_handler(Exception)
+    async def own_up(request: Request, error: Exception) -> Response:
+        metrics.log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+        return error_response(RequestError("internal", "the server failed; see its log"))
 
 
 def error_response(error: RequestError) -> JSONResponse:
@@ -96,12 +131,13 @@ def error_response(error: RequestError) -> JSONResponse:
 
 
 async def read_json(http: Request) -> Any:
-    """The body, parsed; `RequestError` if it is too large or not JSON."""
-    content = bytearray()
-    async for chunk in http.stream():
-        content += chunk
-        if len(content) > MAX_BODY_BYTES:
-            raise RequestError("too_large", f"body: expected at most {MAX_BODY_BYTES} bytes")
+    """The body, parsed; `RequestError` if it is too large, too slow, or not JSON."""
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            content = await _read_body(http)
+    except TimeoutError:
+        sentence = f"body: not whole after {BODY_TIMEOUT_S} s (body timeout); send it faster"
+        raise RequestError("timeout", sentence, "body") from None
     try:
         return json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -109,13 +145,15 @@ async def read_json(http: Request) -> Any:
 
 
 async def unless_gone(
-    http: Request, work: Coroutine[Any, Any, Json], close: Callable[[], None] = lambda: None
-) -> Response:
-    """The answer of `work`, or nothing if the client goes away first; work is then cancelled."""
+    http: Request, work: Coroutine[Any, Any, Answer], close: Callable[[], None] = lambda: None
+) -> Answer:
+    """The answer of `work`; `ClientGone` if the client goes away first: work is then cancelled."""
     task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(http))
     try:
         await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
-        return JSONResponse(await task) if task.done() else Response(status_code=CLIENT_GONE)
+        if not task.done():
+            raise ClientGone
+        return await task
     finally:
         task.cancel()
         gone.cancel()
@@ -130,10 +168,10 @@ def event_stream(writing: Writing, events: AsyncIterator[str]) -> StreamingRespo
             async for event in events:
                 yield event
         except RequestError as error:
-            yield _event(error.body())
+            yield event_text(error.body())
         except Exception:
             metrics.log.exception("a stream failed")
-            yield _event(RequestError("internal", "the server failed; see its log").body())
+            yield event_text(RequestError("internal", "the server failed; see its log").body())
         finally:
             writing.close()
 
@@ -141,130 +179,29 @@ def event_stream(writing: Writing, events: AsyncIterator[str]) -> StreamingRespo
     return StreamingResponse(guarded(), media_type="text/event-stream", headers=headers)
 
 
-async def completion_events(writing: Writing, request: CompletionRequest) -> AsyncIterator[str]:
-    """One event a piece, then usage if asked for, then [DONE]."""
-    head = _completion_head(writing)
-    offsets = [_first_offset(request)] * request.n
-    async for piece in writing.pieces():
-        choice = completion_choice(piece, offsets[piece.index], request.logprobs)
-        offsets[piece.index] += len(piece.text)
-        yield _event({**head, "choices": [choice]})
-    if request.stream_options is not None and request.stream_options.include_usage:
-        yield _event({**head, "choices": [], "usage": writing.usage})
-    yield DONE
-
-
-async def whole_completion(writing: Writing) -> Json:
-    """The answer of a request that doesn't stream."""
-    request, parts = writing.request, dict[int, list[Piece]]()
-    async for piece in writing.pieces():
-        parts.setdefault(piece.index, []).append(piece)
-    choices = [
-        completion_choice(join_pieces(parts[i]), _first_offset(request), request.logprobs)
-        for i in range(request.n)
-    ]
-    return {**_completion_head(writing), "choices": choices, "usage": writing.usage}
-
-
-def join_pieces(pieces: list[Piece]) -> Piece:
-    """Consecutive pieces of one choice as one."""
-    last = pieces[-1]
-    characters = [c for piece in pieces for c in piece.characters or []]
-    return Piece(
-        index=last.index,
-        branch=last.branch,
-        text="".join(piece.text for piece in pieces),
-        characters=None if last.characters is None else characters,
-        finish_reason=last.finish_reason,
-        stop=last.stop,
-        seed=last.seed,
-    )
-
-
-def completion_choice(piece: Piece, offset: int, logprobs: int | None) -> Json:
-    """A piece as OpenAI's clients read a choice; `offset` is the place of its first character."""
-    return {
-        "index": piece.index,
-        "text": piece.text,
-        "finish_reason": piece.finish_reason,
-        "stop_string": piece.stop,
-        "seed": piece.seed,
-        "logprobs": None if logprobs is None else _logprobs(piece, offset, logprobs),
-    }
-
-
-async def pair_events(writing: Writing) -> AsyncIterator[str]:
-    """One event a piece of either branch, then the summary, then [DONE]."""
-    async for piece in writing.pieces():
-        yield _event(
-            {
-                "index": piece.index,
-                "branch": piece.branch,
-                "text": piece.text,
-                "finish_reason": piece.finish_reason,
-            }
-        )
-    yield _event({"summary": pair_summary(writing)})
-    yield DONE
-
-
-async def whole_pair(writing: Writing) -> Json:
-    """Both texts, and where they first differ."""
-    ends: dict[str, str | None] = {}
-    async for piece in writing.pieces():
-        ends[piece.branch] = piece.finish_reason
-    texts = {c.branch: "".join(c.text) for c in writing.choices[:2]}
-    branches = {
-        branch: {"text": texts[branch], "finish_reason": ends[branch]}
-        for branch in (BASELINE, ABLATED)
-    }
-    return {**pair_summary(writing), **branches}
-
-
-def pair_summary(writing: Writing) -> Json:
-    """What a paired generation has shown."""
-    return {
-        "model": writing.bundle.name,
-        "seed": writing.seed,
-        "ablation": writing.variant.report,
-        "first_difference": writing.first_difference,
-        "usage": writing.usage,
-    }
-
-
-def _completion_head(writing: Writing) -> Json:
-    return {
-        "id": f"cmpl-{uuid.uuid4().hex}",
-        "object": "text_completion",
-        "created": int(time.time()),
-        "model": writing.bundle.name,
-        "ablation": writing.variant.report,
-    }
-
-
-def _first_offset(request: Any) -> int:
-    return 0 if request.echo else len(request.prompt)
-
-
-def _logprobs(piece: Piece, offset: int, top: int) -> Json:
-    characters = piece.characters or []
-    tops = [c.top if c.logprob is not None else None for c in characters]
-    return {
-        "tokens": [c.text for c in characters],
-        "token_logprobs": [c.logprob for c in characters],
-        "top_logprobs": tops if top else None,
-        "text_offset": [offset + i for i in range(len(characters))],
-    }
-
-
-def _event(page: Json) -> str:
-    return f"data: {json.dumps(page, separators=(',', ':'))}\n\n"
-
-
 def _body_schema(kind: type[BaseModel]) -> Json:
-    schema = kind.model_json_schema(ref_template="#/components/schemas/{model}")
-    schema.pop("$defs", None)
+    schema = kind.model_json_schema()
+    schema = _inlined(schema, schema.pop("$defs", {}))
     return {"requestBody": {"content": {"application/json": {"schema": schema}}}}
+
+
+def _inlined(schema: Any, definitions: Json) -> Any:
+    if isinstance(schema, list):
+        return [_inlined(item, definitions) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        return _inlined(definitions[schema["$ref"].rsplit("/", 1)[1]], definitions)
+    return {key: _inlined(value, definitions) for key, value in schema.items()}
+
+
+async def _read_body(http: Request) -> bytes:
+    content = bytearray()
+    async for chunk in http.stream():
+        content += chunk
+        if len(content) > MAX_BODY_BYTES:
+            raise RequestError("too_large", f"body: expected at most {MAX_BODY_BYTES} bytes")
+    return bytes(content)
 
 
 async def _disconnected(http: Request) -> None:

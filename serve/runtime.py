@@ -18,10 +18,19 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from serve.ablation import Ablation, ablation_hash, apply_ablation, canonical, removed_json
-from serve.manifest import GRAPH_FILE, WEIGHTS_FILE, BundleError, Manifest, read_manifest
+from serve.bundle_checks import check_graph, check_weights
+from serve.manifest import (
+    GRAPH_FILE,
+    WEIGHTS_FILE,
+    BundleError,
+    Manifest,
+    TensorSpec,
+    read_manifest,
+)
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]
+DTYPES = {"tensor(float)": "float32", "tensor(int64)": "int64"}
 ABLATED_SESSIONS = 64  # kept per bundle, the least recently used go first
 SILENT = 4  # onnxruntime's log level "fatal": a missing GPU is reported by us, once
 
@@ -71,6 +80,11 @@ class Session:
             )
         self._outputs = [output.name for output in manifest.graph.outputs]
 
+    def interface(self) -> tuple[list[TensorSpec], list[TensorSpec]]:
+        """The inputs and the outputs that the graph really has."""
+        inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
+        return [_tensor_spec(value) for value in inputs], [_tensor_spec(v) for v in outputs]
+
     def run(self, feeds: Arrays) -> Arrays:
         """All outputs of one run, by name; the interpreter lock is free meanwhile."""
         return dict(zip(self._outputs, self._session.run(self._outputs, feeds), strict=True))
@@ -91,10 +105,10 @@ class Bundle:
         self.folder, self.device = folder, device
         self.manifest = read_manifest(folder)
         self.weights = _read_weights(folder / WEIGHTS_FILE)
-        self.initial = {
-            s.name: _initial(folder, s.initial, s.shape, self.weights) for s in self.states
-        }
+        check_weights(folder, self.manifest, self.weights)
+        self.initial = {state.name: self.weights[state.initial] for state in self.states}
         self.plain = Variant(Session(folder, self.manifest, device, {}), None)
+        check_graph(folder, self.manifest, *self.plain.session.interface())
         self._variants: OrderedDict[str, Variant] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -199,8 +213,6 @@ def _read_weights(path: Path) -> Arrays:
         raise BundleError(path, "", f"not a safetensors file ({error})") from None
 
 
-def _initial(folder: Path, name: str, shape: tuple[int, ...], weights: Arrays) -> Array:
-    found = weights[name].shape if name in weights else None
-    if found != shape:
-        raise BundleError(folder / WEIGHTS_FILE, name, f"found shape {found}, expected {shape}")
-    return weights[name]
+def _tensor_spec(value: Any) -> TensorSpec:
+    shape = tuple("?" if size is None else size for size in value.shape)
+    return TensorSpec(name=value.name, dtype=DTYPES.get(value.type, value.type), shape=shape)

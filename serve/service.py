@@ -5,12 +5,13 @@ bentoml serve serve.service:Torsor          the same from the environment (serve
 """
 
 import asyncio
+import functools
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 os.environ.setdefault("BENTOML_DO_NOT_TRACK", "True")
 
@@ -22,13 +23,14 @@ from serve.engine import Limits
 from serve.grpc_server import set_serving, start_grpc_server
 from serve.host import Host
 from serve.manifest import BundleError, read_manifest
+from serve.metrics import log
 from serve.openai_api import make_app
-from serve.runtime import DeviceError, load_bundles
+from serve.runtime import DeviceError, choose_device, load_bundles
 from serve.settings import Settings, read_settings
 from serve.wire.errors import RequestError
 
 REQUEST_TIMEOUT_S = 660  # to the first byte of an answer; the engine's own limits are shorter
-PARENT_CHECK_S = 1.0
+WATCH_S = 1.0
 STREAMING = ["v1/completions", "v1/ablations"]  # BentoML would open a trace span for every chunk
 
 _hosts: list[Host] = []  # the one host of this process, while it is up
@@ -53,6 +55,7 @@ def checked_settings() -> Settings:
             raise ValueError("bundles: found none to serve, expected some; export one first")
         for folder in settings.folders:
             read_manifest(folder)
+        choose_device(settings.device, settings.num_threads)
     except ValueError as error:
         sys.exit(f"torsor serve: {error}")
     return settings
@@ -87,12 +90,18 @@ class Torsor:
     """Streams characters and answers ablation queries."""
 
     def __init__(self) -> None:
-        bundles = load_or_exit(SETTINGS)
-        limits = Limits(max_streams=SETTINGS.max_streams, max_waiting=SETTINGS.max_waiting)
+        bundles = load_or_give_up(SETTINGS)
+        limits = Limits(
+            max_streams=SETTINGS.max_streams,
+            max_waiting=SETTINGS.max_waiting,
+            queue_timeout_s=SETTINGS.queue_timeout_s,
+            total_timeout_s=SETTINGS.total_timeout_s,
+        )
         self._host = Host(bundles, limits)
         self._host.start()
         self._grpc: Any = None
         self._checks: Any = None
+        self._draining = False
         _hosts.append(self._host)
 
     @bentoml.on_startup
@@ -100,12 +109,15 @@ class Torsor:
         """Start gRPC, and drain both servers together on SIGTERM and SIGINT."""
         if SETTINGS.grpc_port:
             address = f"{SETTINGS.grpc_host}:{SETTINGS.grpc_port}"
-            self._grpc, self._checks = await start_grpc_server(self._host, address)
+            try:
+                self._grpc, self._checks = await start_grpc_server(self._host, address)
+            except OSError as error:
+                give_up(error)
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._drain_before(number, asyncio.get_running_loop())
 
-        self._watch = asyncio.create_task(stop_when_orphaned(os.getppid()))
+        self._watch = asyncio.create_task(end_when_useless(self._host, os.getppid()))
 
     @bentoml.on_shutdown
     async def stop(self) -> None:
@@ -117,38 +129,59 @@ class Torsor:
         self._host.close()
 
     def _drain_before(self, number: int, loop: asyncio.AbstractEventLoop) -> None:
-        # The web server's handler closes HTTP; before it runs, both must refuse new streams.
+        # The web server's own handler closes HTTP. Until the streams are done, HTTP must go on to
+        # answer: not ready, try another one. A second signal hurries.
         before = signal.getsignal(number)
 
-        def handle(signum: int, frame: Any) -> None:
-            loop.call_soon_threadsafe(lambda: loop.create_task(self._drain()))
+        def close(signum: int, frame: Any) -> None:
             if callable(before):
                 before(signum, frame)
 
+        def handle(signum: int, frame: Any) -> None:
+            if self._draining:
+                return close(signum, frame)
+            self._draining = True
+            after = functools.partial(close, signum, None)
+            loop.call_soon_threadsafe(lambda: loop.create_task(self._drain(after)))
+
         signal.signal(number, handle)
 
-    async def _drain(self) -> None:
+    async def _drain(self, after: Callable[[], None]) -> None:
         drain: Callable[[float], None] = self._host.engine.drain
         engine = asyncio.get_running_loop().run_in_executor(None, drain, SETTINGS.grace_s)
         if self._grpc is not None:
             await set_serving(self._checks, False)
-            await self._grpc.stop(SETTINGS.grace_s + 1)
+            stopped = asyncio.create_task(self._grpc.stop(SETTINGS.grace_s + 1))
+            await engine
+            await stopped
         await engine
+        after()
 
 
-async def stop_when_orphaned(parent: int) -> None:
-    """Stop this process once its supervisor is gone: it would hold device and port for ever."""
-    while os.getppid() == parent:
-        await asyncio.sleep(PARENT_CHECK_S)
+async def end_when_useless(host: Host, parent: int) -> None:
+    """End this process once its supervisor is gone, which would hold device and port for ever, or
+    its engine has failed: the supervisor then starts another one."""
+    while os.getppid() == parent and not host.engine.failed:
+        await asyncio.sleep(WATCH_S)
     signal.raise_signal(signal.SIGTERM)
 
 
-def load_or_exit(settings: Settings) -> Any:
-    """The bundles, loaded; else one line and exit 1."""
+def load_or_give_up(settings: Settings) -> Any:
+    """The bundles, loaded."""
     try:
         return load_bundles(settings.folders, settings.device, settings.num_threads)
     except (BundleError, DeviceError) as error:
-        sys.exit(f"torsor serve: {error}")
+        give_up(error)
+
+
+def give_up(error: Exception) -> NoReturn:
+    """Say in one line why nothing can be served, and end; the supervisor too, which would try the
+    same again for ever."""
+    log.error("torsor serve: %s", error)
+    main = sys.modules["__main__"].__spec__
+    if main is not None and main.name.startswith("_bentoml_impl.worker"):
+        os.kill(os.getppid(), signal.SIGTERM)
+    sys.exit(1)
 
 
 def _alive() -> bool:

@@ -11,6 +11,16 @@ from typing import Any
 
 from serve.runtime import available_cores
 
+DEVICES = ("auto", "cpu", "cuda")
+RANGES = {
+    "threads": (0, 1024),
+    "grpc_port": (0, 65535),
+    "max_streams": (1, 65536),
+    "max_waiting": (1, 1_000_000),
+    "queue_timeout_s": (0, 86400),
+    "total_timeout_s": (0, 86400),
+    "grace_s": (0, 86400),
+}
 SHIPPED = Path(__file__).parent / "bundles"
 
 
@@ -25,7 +35,16 @@ class Settings:
     grpc_port: int = 3001  # 0: no gRPC
     max_streams: int = 256
     max_waiting: int = 1024
+    queue_timeout_s: float = 30.0
+    total_timeout_s: float = 600.0
     grace_s: float = 20.0  # for running streams after SIGTERM
+
+    def __post_init__(self) -> None:
+        if self.device not in DEVICES:
+            raise ValueError(f"device: found {self.device!r}, expected {', '.join(DEVICES)}")
+        for name, (least, most) in RANGES.items():
+            if not least <= (found := getattr(self, name)) <= most:
+                raise ValueError(f"{name}: found {found}, expected {least} to {most}")
 
     @property
     def folders(self) -> list[Path]:

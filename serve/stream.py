@@ -7,7 +7,6 @@ by their index only.
 """
 
 import enum
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -63,7 +62,8 @@ class Stream:
         self.max_tokens, self.uniforms = max_tokens, Uniforms(seed)
         self.settings = settings or SamplingSettings()
         self.deliver_forced, self.deliver_logits, self.wake = deliver_forced, deliver_logits, wake
-        self.created, self.first_at = time.monotonic(), 0.0
+        self.created, self.first_at = time.monotonic(), 0.0  # first_at: first written character
+        self.resting_since = 0.0  # since when the client leaves too much unread; 0: it doesn't
         self.life, self.slot, self.position = Life.WAITING, -1, 0
         self.cancelled = False
         self.finish_reason: str | None = None
@@ -73,7 +73,6 @@ class Stream:
         self._held: list[Delivery] = []  # what a stop string may still take away
         self._num_put, self._num_got = 0, 0  # characters; each written by one side only
         self._outbox: deque[Delivery] = deque()
-        self._changed = threading.Condition()
 
     @property
     def length(self) -> int:
@@ -97,17 +96,12 @@ class Stream:
         self._num_got += sum(len(delivery.characters) for delivery in arrived)
         return arrived, finished
 
-    def wait(self, timeout_s: float) -> bool:
-        """Block until something arrives or the stream ends, for callers without an event loop."""
-        with self._changed:
-            return self._changed.wait_for(
-                lambda: bool(self._outbox) or self.life is Life.FINISHED, timeout_s
-            )
-
     def take(self, characters: Array, logprobs: Array, logits: Array | None) -> None:
         """The stream has taken these characters (N); called by the engine, which also finishes."""
         num_forced = min(len(characters), max(0, len(self.forced) - self.position))
         self.position += len(characters)
+        if self.num_written and not self.first_at:
+            self.first_at = time.monotonic()
         start = 0 if self.deliver_forced else num_forced
         keep = logits[start:] if logits is not None and self.deliver_logits else None
         piece = Delivery(characters[start:].tolist(), logprobs[start:].tolist(), keep)
@@ -125,16 +119,9 @@ class Stream:
         self.finish_reason, self.error = reason, error
         self._end()
 
-    def notify(self) -> None:
-        """Tell the client's side that there is news."""
-        with self._changed:
-            self._changed.notify_all()
-        self.wake()
-
     def _deliver(self, piece: Delivery, num_forced: int) -> None:
         if not piece.characters:
             return
-        self.first_at = self.first_at or time.monotonic()
         if self._stops is None:
             self._put(piece)
             return

@@ -49,7 +49,8 @@ class Vocabulary:
         return invalid(
             field,
             f"found {character!r} (U+{ord(character):04X}) at index {place}, expected one of the "
-            f"model's {len(self)} characters; remove it, or set unknown to skip or replace",
+            f"model's {len(self)} characters; remove it"
+            + (", or set unknown to skip or replace" if field != "stop" else ""),
         )
 
 

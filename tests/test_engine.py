@@ -1,5 +1,6 @@
 """The engine on the bundles that ship, driven tick by tick and by its own thread."""
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -251,6 +252,40 @@ def test_a_stream_whose_client_does_not_read_rests_until_it_does(
     assert (characters, logprobs) == expected
 
 
+def test_a_stream_that_nobody_reads_ends_with_the_limits_name(
+    bundles: dict[str, Bundle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serve.engine.MAX_UNREAD", 64)
+    engine = Engine(bundles.values(), Limits(unread_timeout_s=5.0))
+    found = stream(bundles[NAMES[1]], max_tokens=300)
+    engine.submit([found])
+    while engine.tick():
+        pass
+    assert found.life is Life.RUNNING and found.resting_since
+    found.resting_since -= 10
+    engine.tick()
+    assert found.error is not None and "unread_timeout_s" in found.error.message
+    assert engine.num_running == 0
+
+
+def test_an_engine_that_fails_ends_its_streams_and_says_so(
+    running: Engine, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> bool:
+        raise RuntimeError("a mistake of ours")
+
+    found = stream(bundle, max_tokens=900)
+    monkeypatch.setattr(running, "tick", fail)
+    running.submit([found])
+    deadline = time.monotonic() + 10
+    while running.alive:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert running.failed and found.error is not None
+    with pytest.raises(RequestError, match="failed"):
+        running.submit([stream(bundle)])
+
+
 def test_a_stop_string_ends_the_text_before_itself_and_is_named(
     engine: Engine, bundle: Bundle
 ) -> None:
@@ -292,10 +327,17 @@ def test_logits_arrive_with_their_characters(engine: Engine, bundle: Bundle) -> 
         np.testing.assert_allclose(taken, delivery.logprobs, atol=1e-5)
 
 
+def wait_until_running(found: Stream) -> None:
+    deadline = time.monotonic() + 20
+    while found.life is Life.WAITING:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
 def test_the_thread_serves_and_drains(running: Engine, bundle: Bundle) -> None:
-    found = stream(bundle, max_tokens=2000)
+    found = stream(bundle, max_tokens=900)
     running.submit([found])
-    assert found.wait(20)
+    wait_until_running(found)
     running.drain(grace_s=30)
     assert found.finish_reason == "length" and not running.alive
     with pytest.raises(RequestError) as caught:
@@ -306,7 +348,7 @@ def test_the_thread_serves_and_drains(running: Engine, bundle: Bundle) -> None:
 def test_what_outlives_the_grace_ends_with_an_error(running: Engine, bundle: Bundle) -> None:
     found = stream(bundle, max_tokens=1_000_000)
     running.submit([found])
-    assert found.wait(20)
+    wait_until_running(found)
     running.drain(grace_s=0.05)
     assert found.error is not None and found.error.code == "unavailable"
     assert not running.accepting and not running.alive

@@ -572,7 +572,6 @@ def test_an_export_takes_the_place_of_the_bundle_that_was_there(
 ) -> None:
     del built
     out = shutil.copytree(small.folder, tmp_path / "out")
-    (out / "left-over").write_text("from before")
     assert main([str(small.run), "--out", str(out), "--quiet", "--json"]) == 0
     summary, manifest = json.loads(capsys.readouterr().out), read_manifest(out)
     assert summary["name"] == manifest.name == "out"
@@ -590,6 +589,83 @@ def test_a_folder_that_is_no_bundle_is_never_replaced(
     assert find_checkpoint(run).is_dir()
     (tmp_path / "file").write_text("")
     assert "is no bundle" in complaint(capsys, run, "--out", tmp_path / "file")
+
+
+@pytest.mark.parametrize("page", ['{"name": "app", "icons": []}', "[]", "{", '{"format": 1}'])
+def test_a_folder_with_the_manifest_of_something_else_is_never_replaced(
+    small: Exported, tmp_path: Path, capsys: pytest.CaptureFixture[str], page: str
+) -> None:
+    (tmp_path / MANIFEST_FILE).write_text(page)
+    assert "a manifest.json of something else" in complaint(capsys, small.run, "--out", tmp_path)
+    assert file_bytes(tmp_path) == {MANIFEST_FILE: page.encode()}
+
+
+def test_a_bundle_with_something_beside_it_is_never_replaced(
+    small: Exported, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = shutil.copytree(small.folder, tmp_path / "out")
+    (out / "notes.txt").write_text("mine")
+    said = complaint(capsys, small.run, "--out", out)
+    assert "is no bundle: found 'notes.txt'" in said and "choose another --out" in said
+    (out / "notes.txt").unlink()
+    (out / GRAPH_FILE).unlink()
+    (out / GRAPH_FILE).mkdir()
+    assert f"found '{GRAPH_FILE}'" in complaint(capsys, small.run, "--out", out)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_what_comes_into_the_folder_during_an_export_stays(
+    small: Exported, tmp_path: Path, built: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del built
+    out = shutil.copytree(small.folder, tmp_path / "out")
+
+    def meanwhile(subjects: list[Subject], quiet: bool) -> Any:
+        (out / "notes.txt").write_text("mine")
+        return measure_parity(subjects, quiet)
+
+    monkeypatch.setattr(export_room, "measure_parity", meanwhile)
+    with pytest.raises(ValueError, match="is no bundle: found 'notes.txt'"):
+        export_bundle(small.run, out, quiet=True)
+    assert file_bytes(out) == file_bytes(small.folder) | {"notes.txt": b"mine"}
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_link_stays_and_the_folder_behind_it_is_replaced(
+    small: Exported, tmp_path: Path, built: onnx.ModelProto
+) -> None:
+    del built
+    store, link = tmp_path / "store" / "v1", tmp_path / "link"
+    shutil.copytree(small.folder, store)
+    link.symlink_to(store)
+    assert export_bundle(small.run, link, quiet=True).name == "link"
+    assert link.readlink() == store and read_manifest(store).name == "link"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "store"]
+    assert [path.name for path in store.parent.iterdir()] == ["v1"]
+
+
+def test_the_folder_one_is_in_is_never_replaced(
+    small: Exported,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for out in (".", "..", tmp_path / "here"):
+        said = complaint(capsys, small.run, "--out", out, "--name", "x")
+        assert "found the folder you are in" in said and "choose another --out" in said
+    assert [path.name for path in tmp_path.rglob("*")] == ["here"]
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "é", "a" * 101])
+def test_a_name_that_no_model_can_have_is_refused_before_any_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    nowhere, out = tmp_path / "nowhere", tmp_path / "out"
+    said = complaint(capsys, nowhere, "--out", out, "--name", name)
+    assert said.startswith(f"name: found {name!r}, expected 1 to 100") and "--name" in said
+    assert complaint(capsys, nowhere, "--out", tmp_path / "a b").startswith("name: found 'a b'")
 
 
 def test_a_missing_checkpoint_is_said_in_one_line(

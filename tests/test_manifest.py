@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 from serve.manifest import (
     FORMAT,
     GRAPH_FILE,
+    IR_VERSION,
     MANIFEST_FILE,
+    OPSET,
+    VERSION,
     WEIGHTS_FILE,
     BundleError,
     FileSpec,
@@ -65,6 +68,14 @@ GOLDEN = """\
     "shape": [
      "K",
      "B"
+    ]
+   },
+   {
+    "name": "bias",
+    "dtype": "float32",
+    "shape": [
+     "B",
+     2
     ]
    }
   ],
@@ -162,7 +173,10 @@ SMALL = Manifest(
     vocabulary=("a", "é"),
     states=(StateSpec(name="H", dtype="float32", shape=(2, 2), initial="initial.H"),),
     graph=GraphSpec(
-        inputs=(TensorSpec(name="forced", dtype="int64", shape=("K", "B")),),
+        inputs=(
+            TensorSpec(name="forced", dtype="int64", shape=("K", "B")),
+            TensorSpec(name="bias", dtype="float32", shape=("B", 2)),
+        ),
         outputs=(TensorSpec(name="next.H", dtype="float32", shape=("B", 2, 2)),),
         correct_every=16,
         max_steps=16,
@@ -451,7 +465,7 @@ def test_graph_and_weights_must_be_listed(bundle: Path, name: str) -> None:
     assert refusal(bundle) == f"files: {name} is not listed"
 
 
-@pytest.mark.parametrize("symbol", ["", "ab"])
+@pytest.mark.parametrize("symbol", ["", "ab", "\ud800"])
 def test_symbols_of_a_vocabulary_are_single_characters(bundle: Path, symbol: str) -> None:
     rewrite(bundle, ("vocabulary", 0), symbol)
     assert refusal(bundle) == f"vocabulary: found {symbol!r}, expected single characters"
@@ -460,3 +474,38 @@ def test_symbols_of_a_vocabulary_are_single_characters(bundle: Path, symbol: str
 def test_a_vocabulary_holds_a_character_once(bundle: Path) -> None:
     rewrite(bundle, ("vocabulary", 1), "a")
     assert refusal(bundle) == "vocabulary: a character stands in it twice"
+
+
+SENSELESS: list[tuple[str, tuple[str | int, ...], Any, str]] = [
+    *(("name", ("name",), name, "found") for name in ("", "a/b", "a\nb", "a\n", "é", "a" * 101)),
+    ("num_parameters", ("num_parameters",), -1, "found -1, expected at least 0"),
+    ("vocabulary", ("vocabulary",), [], "found no characters"),
+    ("vocabulary", ("vocabulary",), ["a"], "found 1 characters, expected [2], the last axis of"),
+    ("vocabulary", ("graph", "inputs", 1, "name"), "other", "found 2 characters, expected []"),
+    ("states", ("states",), [], "found none"),
+    ("states[0].dtype", ("states", 0, "dtype"), "float64", "found 'float64', expected 'float32'"),
+    ("graph.opset", ("graph", "opset"), OPSET + 1, "found 21, expected 1 to 20; use the torsor"),
+    ("graph.ir_version", ("graph", "ir_version"), IR_VERSION + 1, "found 11, expected 1 to 10"),
+    ("graph.operators.torsor", ("graph", "operators", "torsor"), VERSION + 1, "found version 2"),
+    ("graph.operators.other", ("graph", "operators", "other"), VERSION, "found version 1"),
+    ("graph.max_steps", ("graph", "max_steps"), 0, "found 0, expected at least 1"),
+    ("graph.correct_every", ("graph", "correct_every"), -1, "found -1, expected at least 0"),
+    ("graph.bias.dtype", ("graph", "inputs", 1, "dtype"), "float8", "found 'float8', expected"),
+    ("targets", ("targets", 1, "name"), "mixing", "found 'mixing' twice"),
+    ("parity.max_error", ("parity", "max_error"), 1.1e-5, "found 1.1e-05, expected 0 to the"),
+    ("parity.max_error", ("parity", "max_error"), -1e-9, "found -1e-09, expected 0 to the"),
+]
+
+
+@pytest.mark.parametrize(("key", "place", "value", "problem"), SENSELESS)
+def test_values_that_make_no_sense_to_this_reader_are_refused(
+    bundle: Path, key: str, place: tuple[str | int, ...], value: Any, problem: str
+) -> None:
+    rewrite(bundle, place, value)
+    assert refusal(bundle).startswith(f"{key}: {problem}")
+
+
+@pytest.mark.parametrize("name", ["a", "osm-rnn_2.1", "A" * 100])
+def test_plain_model_names_are_fine(bundle: Path, name: str) -> None:
+    rewrite(bundle, ("name",), name)
+    assert read_manifest(bundle).name == name

@@ -14,9 +14,11 @@ import numpy as np
 import onnxruntime
 import pytest
 from numpy.typing import NDArray
+from safetensors.numpy import load_file
 
 from serve import runtime
 from serve.ablation import Ablation, AblationError, Edit, ablation_hash
+from serve.bundle_checks import check_weights
 from serve.manifest import (
     GRAPH_FILE,
     MANIFEST_FILE,
@@ -294,6 +296,52 @@ def test_an_initial_state_that_is_not_there_is_refused_by_name(
 
 def with_state(manifest: Manifest, state: Any) -> Manifest:
     return dataclasses.replace(manifest, states=(state,))
+
+
+def test_an_initial_state_of_another_type_is_refused_by_name(copy: Path) -> None:
+    weights = load_file(copy / WEIGHTS_FILE)
+    wrong = {"initial.h": weights["initial.h"].astype(np.float64)}
+    with pytest.raises(BundleError, match="initial.h: found float64, expected float32"):
+        check_weights(copy, read_manifest(copy), weights | wrong)
+
+
+SLICE = [[0, 13], [0, 12]]
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (("targets", 0, "weight"), "nowhere", r"targets\[0\].weight: found 'nowhere', expected"),
+        (("targets", 0, "slice"), SLICE, r"targets\[0\].slice: found .*within \(12, 12\)"),
+        (("targets", 0, "slice"), [[0, 12]], r"targets\[0\].slice: found"),
+        (("targets", 0, "slice"), [[3, 3], [0, 12]], r"targets\[0\].slice: found"),
+        (("targets", 0, "slice"), [[-1, 3], [0, 12]], r"targets\[0\].slice: found"),
+        (("targets", 0, "shape"), [3, 12], r"targets\[0\].shape: found \(3, 12\), expected"),
+        (("graph", "outputs"), [], r"graph.outputs\[0\]: found \[\], expected .*next.h"),
+        (("graph", "inputs", 0, "name"), "state.x", r"graph.inputs\[0\]: found .*state.x"),
+        (("graph", "inputs", 1, "dtype"), "float32", r"graph.inputs\[1\]: found .*float32"),
+        (("graph", "inputs", 1, "shape"), ["B", "K"], r"graph.inputs\[1\]: found .*-1, -1"),
+        (("graph", "inputs", 1, "shape"), [3], r"graph.inputs\[1\]: found .*\(3,\)"),
+        (("states", 0, "name"), "x", "states: found .*state.x.*expected .*state.h.* as graph.inp"),
+    ],
+)
+def test_a_manifest_that_is_not_true_of_weights_and_graph_is_refused_by_key(
+    copy: Path, place: tuple[str | int, ...], value: Any, message: str
+) -> None:
+    page = inner = json.loads((copy / MANIFEST_FILE).read_text())
+    for part in place[:-1]:
+        inner = inner[part]
+    inner[place[-1]] = value
+    (copy / MANIFEST_FILE).write_text(json.dumps(page))
+    with pytest.raises(BundleError, match=f"copy/{MANIFEST_FILE}: {message}"):
+        Bundle(copy, CPU)
+
+
+def test_a_slice_and_a_dropped_axis_of_length_one_are_fine_targets(copy: Path) -> None:
+    page = json.loads((copy / MANIFEST_FILE).read_text())
+    page["targets"][0] |= {"slice": [[2, 3], [0, 12]], "shape": [12], "ops": ["zero"]}
+    reseal(copy, targets=page["targets"])
+    assert Bundle(copy, CPU).variant(zero(page["targets"][0]["name"])).report is not None
 
 
 def test_a_missing_folder_is_refused_by_name(tmp_path: Path) -> None:

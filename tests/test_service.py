@@ -63,7 +63,8 @@ def text_of(page: dict[str, Any]) -> str:
 
 
 def refuse(server: Any, path: str, body: Any) -> dict[str, Any]:
-    answer = httpx.post(server.url + path, json=body, timeout=60)
+    content = json.dumps(body).encode()  # httpx itself could not send a lone surrogate
+    answer = httpx.post(server.url + path, content=content, timeout=60)
     assert 400 <= answer.status_code < 500, answer.text
     error: dict[str, Any] = answer.json()["error"]
     return error | {"status": answer.status_code}
@@ -388,6 +389,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"n": 0}, "n"),
     ({"seed": 2**63}, "seed"),
     ({"logprobs": 99}, "logprobs"),
+    ({"logit_bias": {"9" * 5000: 1.0}}, "logit_bias"),
+    ({"ablation": {"\ud800": 1}}, "ablation.\\ud800"),
+    ({"stream_options": {"include_usage": True}}, "stream_options"),
+    ({"x" * 5000: 1}, "x" * 199 + "\N{HORIZONTAL ELLIPSIS}"),
     ({"n": 100, "max_tokens": 100_000}, "max_tokens"),
     ({"logprobs": 1, "max_tokens": 200_000}, "logprobs"),
     ({"stop": [""]}, "stop"),
@@ -418,7 +423,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("body", "field"), BAD, ids=[field for _, field in BAD])
+@pytest.mark.parametrize(("body", "field"), BAD, ids=[field[:40] for _, field in BAD])
 def test_a_bad_field_is_named_over_http_and_grpc(
     server: Any, body: dict[str, Any], field: str
 ) -> None:
@@ -441,6 +446,29 @@ def test_a_bad_field_is_named_over_http_and_grpc(
     assert call.code() == grpc.StatusCode.INVALID_ARGUMENT
     assert dict(call.trailing_metadata())["torsor-field"] == field
     assert call.details() == error["message"]
+
+
+def test_null_means_left_out_as_openais_clients_mean_it(server: Any) -> None:
+    nothing = dict.fromkeys(("temperature", "top_p", "n", "stop", "echo", "stream", "logit_bias"))
+    assert text_of(complete(server, **nothing)) == text_of(complete(server))
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("PUT", "/v1/completions"), ("GET", "/v1/nothing"), ("GET", "/v1/completions")],
+)
+def test_a_wrong_method_or_path_is_an_error_of_our_shape(
+    server: Any, method: str, path: str
+) -> None:
+    answer = httpx.request(method, server.url + path)
+    assert answer.status_code in (404, 405)
+    assert f"{method} {path}" in answer.json()["error"]["message"]
+
+
+def test_the_report_of_an_ablation_comes_once_a_stream(server: Any) -> None:
+    found = events(server, {"model": OSM, "ablation": ABLATIONS[OSM], "max_tokens": 2000})
+    assert len(found) > 1
+    assert found[0]["ablation"]["removed"] and not any("ablation" in e for e in found[1:])
 
 
 def test_an_unknown_model_is_not_found(server: Any) -> None:
@@ -540,7 +568,7 @@ def test_a_busy_port_is_an_error(server: Any, tmp_path: Path) -> None:
     port = server.url.rsplit(":", 1)[1]
     found = serve("--port", port, "--grpc-port", "0")
     assert found.returncode == 1 and "--port" in found.stderr and "Traceback" not in found.stderr
-    found = serve("--port", "0", "--grpc-port", server.grpc_address.rsplit(":", 1)[1])
+    found = serve("--port", "1", "--grpc-port", server.grpc_address.rsplit(":", 1)[1])
     assert found.returncode == 1 and "--grpc-port" in found.stderr
 
 
@@ -573,6 +601,15 @@ def test_bentoml_itself_refuses_a_broken_bundle_in_one_line(tmp_path: Path) -> N
     assert "torsor serve: " in found.stderr and "no such folder" in found.stderr
 
 
+def assert_drains(server: Any) -> None:
+    """While its streams run on, a server that is stopping says so, over HTTP and gRPC."""
+    deadline = time.monotonic() + 5
+    while httpx.get(server.url + "/readyz", timeout=5).status_code != 503:
+        assert time.monotonic() < deadline
+    answer = httpx.post(server.url + "/v1/completions", json=ASK, timeout=5)
+    assert answer.status_code == 503 and answer.json()["error"]["code"] == "unavailable"
+
+
 @pytest.mark.slow
 def test_sigterm_lets_running_streams_finish_and_exits_with_zero(
     start_server: Any, tmp_path: Path
@@ -594,7 +631,9 @@ def test_sigterm_lets_running_streams_finish_and_exits_with_zero(
         for thread in threads:
             thread.start()
         wait_for_running(server, 2)
-        assert server.stop() == 0
+        server.process.send_signal(signal.SIGTERM)
+        assert_drains(server)
+        assert server.process.wait(60) == 0
         for thread in threads:
             thread.join(30)
     assert len(found) == 2 and found[0] == found[1] and len(found[0]) == 60_000
@@ -609,7 +648,7 @@ def test_after_the_grace_a_stream_ends_with_an_error_event(
         lines: list[str] = []
 
         def stream() -> None:
-            body, url = ASK | {"max_tokens": 1_000_000, "stream": True}, server.url
+            body, url = ASK | {"max_tokens": 900_000, "stream": True}, server.url
             with httpx.stream("POST", url + "/v1/completions", json=body, timeout=60) as answer:
                 lines.extend(line for line in answer.iter_lines() if line)
 
@@ -623,16 +662,27 @@ def test_after_the_grace_a_stream_ends_with_an_error_event(
 
 @pytest.mark.slow
 def test_a_full_queue_answers_429_with_retry_after(start_server: Any, tmp_path: Path) -> None:
-    arguments = (str(SHIPPED / TANH), "--max-streams", "1", "--max-waiting", "1")
+    arguments = (str(SHIPPED / TANH), "--max-streams", "1", "--max-waiting", "2")
+    request = pb.GenerateRequest(**ASK | {"max_tokens": 400_000})
     with start_server(tmp_path, *arguments) as server:
-        answer = httpx.post(server.url + "/v1/completions", json=ASK | {"n": 3})
-        assert answer.status_code == 429 and int(answer.headers["retry-after"]) >= 1
-        assert answer.json()["error"]["code"] == "queue_full"
         with grpc.insecure_channel(server.grpc_address) as channel:
+            stub = stub_of(channel)
+            running = stub.Generate(request)
+            assert next(running).text
+            waiting = stub.Generate(pb.GenerateRequest(**ASK, n=2))
+            deadline = time.monotonic() + 20
+            while gauge(server, "torsor_streams_waiting") < 2:
+                assert time.monotonic() < deadline
+            answer = httpx.post(server.url + "/v1/completions", json=ASK)
+            assert answer.status_code == 429 and int(answer.headers["retry-after"]) >= 1
+            assert answer.json()["error"]["code"] == "queue_full"
             with pytest.raises(grpc.RpcError) as caught:
-                list(stub_of(channel).Generate(pb.GenerateRequest(**ASK, n=3)))
-        status: Any = caught.value
-        assert status.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+                list(stub.Generate(pb.GenerateRequest(**ASK)))
+            status: Any = caught.value
+            assert status.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert "max_waiting" in refuse(server, "/v1/completions", ASK | {"n": 3})["message"]
+            running.cancel()
+            assert "".join(chunk.text for chunk in waiting)
         assert text_of(complete(server))
 
 

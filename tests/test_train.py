@@ -307,14 +307,57 @@ def test_a_damaged_checkpoint_is_refused_and_the_file_named(
         (b'{"format": 2, "iteration": 3, "files": {}}', "format: found 2, expected 1; newer"),
         (b'{"format": 1, "iteration": 3}', "keys: found .'format', 'iteration'., expected"),
         (b'{"format": 1, "iteration": 3, "files": {}, "x": 0}', "keys: found "),
-        (b'{"format": 1, "iteration": "3", "files": {}}', "iteration or files are not"),
-        (b'{"format": 1, "iteration": 3, "files": []}', "iteration or files are not"),
+        (b'{"format": 1, "iteration": "3", "files": {}}', "iteration: found '3', expected int"),
+        (b'{"format": 1, "iteration": true, "files": {}}', "iteration: found True, expected int"),
+        (b'{"format": 1, "iteration": 3, "files": []}', "files: found .., expected dict"),
     ],
 )
 def test_a_damaged_seal_is_refused(saved: Path, content: bytes, problem: str) -> None:
     path = saved / "trainer.json"
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match=f"{path}: {problem}"):
+        resume_run(saved.parent)
+
+
+@pytest.mark.parametrize("iteration", [-5, 9, 11, 31, 10**30])
+def test_an_iteration_that_the_checkpoint_does_not_hold_is_refused(
+    saved: Path, iteration: int
+) -> None:
+    path = saved / "trainer.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "iteration": iteration}))
+    with pytest.raises(CheckpointError, match=f"found .*, expected .*({iteration}|0 to 30)"):
+        resume_run(saved.parent)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda c, p, t: c.update(colour=1), "config.json: keys: found "),
+        (lambda c, p, t: c.pop("training"), "config.json: keys: found "),
+        (lambda c, p, t: c.update(vocabulary="abc"), "vocabulary: found 'abc', expected list"),
+        (lambda c, p, t: c["vocabulary"].__setitem__(0, 7), "vocabulary: expected characters"),
+        (lambda c, p, t: c["vocabulary"].pop(), "vocabulary_size: found 14, expected 13"),
+        (lambda c, p, t: c.update(family=["gru"]), "family: found .'gru'., expected str"),
+        (lambda c, p, t: c.update(family="gru"), "config.json: family: found 'gru'"),
+        (lambda c, p, t: c["data"].update(sha256=None), "data sha256: found None, expected str"),
+        (lambda c, p, t: c["training"].pop("seed"), "training keys: found "),
+        (lambda c, p, t: c["training"].update(batch=True), "training batch: found True"),
+        (lambda c, p, t: c["training"].update(clip=-1.0), "training clip: found -1.0"),
+        (lambda c, p, t: c["config"].update(n=10**9), "config n: found 1000000000, expected at"),
+        (lambda c, p, t: c["config"].update(n=13), "'hidden_bias': found .*12.*, expected .*13"),
+        (lambda c, p, t: p.pop("input"), "parameters.safetensors: 'input': found none"),
+        (lambda c, p, t: t.pop("generator"), "trainer.safetensors: 'generator': found none"),
+        (lambda c, p, t: t.pop("exp_avg.input"), "'exp_avg.input': found none, expected "),
+        (lambda c, p, t: t["torch"].zero_(), "torch: not the state of a random generator"),
+    ],
+)
+def test_a_checkpoint_that_was_written_wrong_is_refused_and_the_place_named(
+    saved: Path, change: Callable[[Any, Any, Any], object], problem: str
+) -> None:
+    iteration, *parts = read_checkpoint(saved)
+    change(*parts)
+    write_checkpoint(saved.parent, iteration, *parts)
+    with pytest.raises(CheckpointError, match=problem):
         resume_run(saved.parent)
 
 
@@ -415,8 +458,33 @@ def test_the_learning_rate_is_the_family_s_own_unless_it_is_given(
 def test_starting_over_a_run_is_refused(
     text_file: Path, saved: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    remedy = "already holds a run; go on with --resume, or choose another --out"
-    assert complaint(capsys, *options(text_file, saved.parent)) == f"{saved.parent}: {remedy}"
+    before = {path: path.read_bytes() for path in saved.parent.rglob("*") if path.is_file()}
+    for place in (saved, saved.parent):
+        problem = complaint(capsys, *options(text_file, place))
+        assert problem.startswith(f"{place}: found 'c")
+        assert "expected a new or empty folder; choose another --out, or go on with" in problem
+    found = {path: path.read_bytes() for path in saved.parent.rglob("*") if path.is_file()}
+    assert found == before
+
+
+@pytest.mark.parametrize("content", ["[1]\n", '{"step": 3}\n', "no JSON", '{"iteration": 1}\n{}\n'])
+def test_measurements_of_another_program_are_left_alone(
+    text_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str
+) -> None:
+    path = tmp_path / "run" / "metrics.jsonl"
+    path.parent.mkdir()
+    path.write_text(content)
+    assert "found 'metrics.jsonl'" in complaint(capsys, *options(text_file, path.parent))
+    assert path.read_text() == content
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again(
+    text_file: Path, start: Start
+) -> None:
+    run = start()
+    run.record(loss=1.0)
+    (run.folder / ".checkpoint-000010.part").mkdir()
+    assert main(options(text_file, run.folder, "--iterations", "1")) == 0
 
 
 @pytest.mark.parametrize(
@@ -437,7 +505,8 @@ def test_resuming_as_another_family_is_refused(
     saved: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     problem = complaint(capsys, "osm-rnn", "--out", str(saved.parent), "--resume")
-    assert problem.startswith("--family: found osm-rnn, but the run in ")
+    remedy = f"go on with: torsor train tanh-rnn --out {saved.parent} --resume"
+    assert problem == f"{saved.parent}: found a run of tanh-rnn, expected osm-rnn; {remedy}"
 
 
 def test_resuming_on_a_changed_text_is_refused(
@@ -447,6 +516,29 @@ def test_resuming_on_a_changed_text_is_refused(
     problem = complaint(capsys, "tanh-rnn", "--out", str(saved.parent), "--resume")
     assert problem.startswith("text.txt: found SHA-256 ")
     assert problem.endswith("the run was started on another text")
+
+
+def test_a_run_on_a_relative_path_goes_on_from_any_folder(
+    text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, copy = tmp_path / "run", tmp_path / "copy.txt"
+    monkeypatch.chdir(text_file.parent)
+    assert main(options(Path(text_file.name), out, "--iterations", "1")) == 0
+    monkeypatch.chdir("/")
+    again = ["tanh-rnn", "--out", str(out), "--resume", "--quiet"]
+    assert main(again) == main([*again, "--data", str(text_file)]) == 0
+    text_file.rename(copy)
+    assert main([*again, "--data", str(copy)]) == 0
+    assert resume_run(out, str(copy)).settings.data == str(copy.resolve())
+
+
+def test_resuming_on_another_text_is_refused(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "other.txt").write_text("another text")
+    again = ("tanh-rnn", "--out", str(saved.parent), "--resume")
+    problem = complaint(capsys, *again, "--data", str(tmp_path / "other.txt"))
+    assert problem.startswith("other.txt: found SHA-256 ")
 
 
 def test_resuming_a_damaged_checkpoint_is_one_line(
@@ -465,6 +557,9 @@ def test_resuming_a_damaged_checkpoint_is_one_line(
         (("--window", "200"), "data: the valid part has 180 characters, expected more than"),
         (("--n", "0"), "n: found 0, expected at least 1"),
         (("--iterations", "0"), "iterations: found 0, expected at least 1"),
+        (("--n", "2000000"), "n: found 2000000, expected at most 16384"),
+        (("--batch", "9" * 22), f"batch: found {'9' * 22}, expected at most 65536"),
+        (("--threads", "99999999999"), "threads: found 99999999999, expected at most 1024"),
         (("--learning-rate", "nan"), "learning_rate: found nan, expected a positive number"),
         (("--resume",), "{out}: no such folder; train first"),
     ],
@@ -480,6 +575,27 @@ def test_mistakes_are_one_line(
     found = complaint(capsys, *options(text_file, out, *more))
     assert found.startswith(problem.format(out=out))
     assert not out.exists()
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't allocate memory: 9 bytes")])
+def test_too_little_memory_is_one_line(
+    text_file: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("train.__main__.train", fail)
+    problem = complaint(capsys, *options(text_file, tmp_path / "run"))
+    assert problem.startswith("memory: found too little")
+
+
+def test_an_osm_rnn_that_is_too_large_is_refused() -> None:
+    with pytest.raises(ValueError, match="^d: found 5000, expected at most 512$"):
+        OsmRnnConfig(vocabulary_size=3, d=5000)
 
 
 def test_a_file_where_the_run_should_be_is_one_line(

@@ -29,13 +29,17 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         run = _open_run(options)
         _say(run, options["quiet"])
-        done = train(run, options["quiet"])
+        return _finish(run, train(run, options["quiet"]))
     except (DataError, CheckpointError, TrainingError, ValueError, OSError) as error:
-        print(f"torsor train: {error}", file=sys.stderr)
-        return 1
+        return _complain(str(error))
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "memory" not in str(error):
+            raise
+        return _complain(
+            "memory: found too little for these sizes; make the model or --batch smaller"
+        )
     except KeyboardInterrupt:  # before or after the loop, which stops by itself
         return INTERRUPTED
-    return _finish(run, done)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -47,7 +51,9 @@ def make_parser() -> argparse.ArgumentParser:
     for name in family_names():
         # What isn't given stays out of the namespace, so --resume can tell it from a default.
         kind, told = family(name), (sys.modules[family(name).__module__].__doc__ or "").split("\n")
-        command = families.add_parser(name, help=told[0], argument_default=argparse.SUPPRESS)
+        command = families.add_parser(
+            name, help=told[0], allow_abbrev=False, argument_default=argparse.SUPPRESS
+        )
         command.add_argument("--out", type=Path, required=True, help="folder of the run")
         command.add_argument("--resume", action="store_true", default=False, help="go on")
         command.add_argument("--quiet", action="store_true", default=False, help="no progress")
@@ -74,24 +80,35 @@ def _open_run(options: dict[str, Any]) -> Run:
     sizes = {f.name for f in dataclasses.fields(kind.Config)} & set(options)
     settings = {f.name for f in dataclasses.fields(Settings)} & set(options)
     if options["resume"]:
-        _refuse_changes(options, sizes, settings)
-        return resume_run(options["out"])
+        _refuse_changes(options, sizes | settings - {"data"})
+        return resume_run(options["out"], options.get("data"))
     chosen = {name: options[name] for name in settings}
     chosen.setdefault("learning_rate", kind.learning_rate)
     given_sizes = {name: options[name] for name in sizes}
     return start_run(options["out"], options["family"], given_sizes, Settings(**chosen))
 
 
-def _refuse_changes(options: dict[str, Any], sizes: set[str], settings: set[str]) -> None:
+def _refuse_changes(options: dict[str, Any], names: set[str]) -> None:
     _, config, _, _ = read_checkpoint(find_checkpoint(options["out"]))
-    stored = {"family": config["family"], **config["config"], **config["training"]}
-    for name in {"family"} | sizes | settings:
+    if options["family"] != (family_name := config["family"]):
+        raise ValueError(
+            f"{options['out']}: found a run of {family_name}, expected "
+            f"{options['family']}; go on with: "
+            f"torsor train {family_name} --out {options['out']} --resume"
+        )
+    stored = {**config["config"], **config["training"]}
+    for name in sorted(names):
         if options[name] != stored[name]:
             raise ValueError(
                 f"--{name.replace('_', '-')}: found {options[name]}, but the run in "
                 f"{options['out']} was started with {stored[name]}; leave it out, or start anew "
                 "in another --out"
             )
+
+
+def _complain(problem: str) -> int:
+    print(f"torsor train: {problem}", file=sys.stderr)
+    return 1
 
 
 def _say(run: Run, quiet: bool) -> None:
@@ -112,7 +129,10 @@ def _finish(run: Run, done: bool) -> int:
             file=sys.stderr,
         )
         return INTERRUPTED
-    last = json.loads(run.metrics_path.read_text().splitlines()[-1])
+    lines = run.metrics_path.read_text().splitlines()
+    last = json.loads(lines[-1]) if lines else {}
+    if not last.keys() >= {"valid_bpc", "test_bpc"}:
+        raise CheckpointError(run.metrics_path, "the last line: expected valid_bpc and test_bpc")
     print(
         f"{run.folder}: iteration {run.iteration}, validation BPC {last['valid_bpc']:.3f}, "
         f"test BPC {last['test_bpc']:.3f}"

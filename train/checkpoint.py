@@ -11,6 +11,7 @@ The folder is filled under another name and renamed, so a run that is killed at 
 from the newest whole checkpoint. Nothing is ever pickled.
 """
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -18,14 +19,31 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
+
+from train.model import family
+from train.settings import Settings
 
 FORMAT = 1
 PREFIX = "checkpoint-"
 KEEP = 2  # newest checkpoints that stay on disk
 FILES = ("config.json", "parameters.safetensors", "trainer.safetensors", "metrics.jsonl")
+
+SEAL = {"format": int, "iteration": int, "files": dict}
+DATA = {"name": str, "sha256": str, "characters": int}
+CONFIG = {
+    "format": int,
+    "family": str,
+    "config": dict,
+    "vocabulary": list,
+    "data": dict,
+    "training": dict,
+}
+MAX_STEP = 2**24  # where float32, in which AdamW counts, stays
+MOMENTS = ("exp_avg", "exp_avg_sq")
 
 Tensors = dict[str, Tensor]
 
@@ -80,14 +98,63 @@ def find_checkpoint(place: Path) -> Path:
 
 def read_checkpoint(folder: Path) -> tuple[int, dict[str, Any], Tensors, Tensors]:
     """Iteration, config, parameters and trainer state of a checkpoint, checked."""
-    seal = _read_json(folder / "trainer.json", ("format", "iteration", "files"))
-    if not isinstance(seal["files"], dict) or not isinstance(seal["iteration"], int):
-        raise CheckpointError(folder / "trainer.json", "iteration or files are not what they were")
+    seal = _read_json(folder / "trainer.json", SEAL)
     for name in FILES:
         _check(folder / name, seal["files"].get(name))
-    config = _read_json(folder / "config.json", None)
+    iteration, config = seal["iteration"], _read_json(folder / "config.json", CONFIG)
+    model, settings = _check_config(folder / "config.json", config)
+    if not 0 <= iteration <= settings.iterations:
+        expected = f"0 to {settings.iterations}"
+        raise CheckpointError(
+            folder / "trainer.json", f"iteration: found {iteration}, expected {expected}"
+        )
+    if not is_metrics(folder / "metrics.jsonl"):
+        raise CheckpointError(
+            folder / "metrics.jsonl", "expected a JSON object with iteration a line"
+        )
     parameters = _read_tensors(folder / "parameters.safetensors")
-    return seal["iteration"], config, parameters, _read_tensors(folder / "trainer.safetensors")
+    _compare(folder / "parameters.safetensors", _looks(parameters), _looks(model))
+    trainer = _read_tensors(folder / "trainer.safetensors")
+    _check_trainer(folder / "trainer.safetensors", trainer, model, iteration)
+    return iteration, config, parameters, trainer
+
+
+def refuse_other_things(folder: Path) -> None:
+    """Raise `CheckpointError` unless a run may start here.
+
+    The folder is new or empty, or holds what a run leaves that was killed before a checkpoint.
+    """
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise CheckpointError(folder, "found a file, expected a folder; choose another --out")
+    for path in sorted(folder.iterdir()):
+        if not _is_left_over(path):
+            raise CheckpointError(
+                folder,
+                f"found {path.name!r}, expected a new or empty folder; choose another --out, or "
+                "go on with --resume if this is a run",
+            )
+
+
+def is_metrics(path: Path) -> bool:
+    """Whether every line of a file is one of a run's measurements."""
+    try:
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+    except (ValueError, RecursionError):
+        return False
+    return all(isinstance(line, dict) and _is_measurement(line) for line in lines)
+
+
+def _is_measurement(line: dict[str, Any]) -> bool:
+    scores = (line.get(key, 0.0) for key in ("valid_bpc", "test_bpc"))
+    return type(line.get("iteration")) is int and all(type(score) is float for score in scores)
+
+
+def _is_left_over(path: Path) -> bool:
+    if path.name == "metrics.jsonl":
+        return path.is_file() and is_metrics(path)
+    return path.match(f".{PREFIX}*.part") and path.is_dir()
 
 
 def _remove(folder: Path) -> None:
@@ -120,21 +187,102 @@ def _check(path: Path, expected: Any) -> None:
         )
 
 
-def _read_json(path: Path, keys: tuple[str, ...] | None) -> dict[str, Any]:
+def _read_json(path: Path, types: dict[str, type]) -> dict[str, Any]:
     try:
-        page = json.loads(path.read_bytes())
-    except ValueError as error:
+        page: dict[str, Any] = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(path, f"not JSON ({error})") from None
-    if not isinstance(page, dict) or page.get("format") != FORMAT:
-        found = page.get("format") if isinstance(page, dict) else None
+    found = page.get("format") if isinstance(page, dict) else None
+    if found != FORMAT:
         raise CheckpointError(path, f"format: found {found!r}, expected {FORMAT}; newer torsor?")
-    if keys is not None and set(page) != set(keys):
-        raise CheckpointError(path, f"keys: found {sorted(page)}, expected {sorted(keys)}")
+    _check_types(path, "", page, types)
     return page
+
+
+def _check_types(path: Path, place: str, page: dict[str, Any], types: dict[str, type]) -> None:
+    if set(page) != set(types):
+        raise CheckpointError(path, f"{place}keys: found {sorted(page)}, expected {sorted(types)}")
+    for key, kind in types.items():
+        if not _is_a(page[key], kind):
+            raise CheckpointError(
+                path, f"{place}{key}: found {page[key]!r:.60}, expected {kind.__name__}"
+            )
+
+
+def _is_a(value: object, kind: type) -> bool:
+    whole_float = kind is float and type(value) is int and abs(value) <= MAX_STEP
+    return type(value) is kind or whole_float  # True is no int here
+
+
+def _check_config(path: Path, config: dict[str, Any]) -> tuple[Tensors, Settings]:
+    """The parameters of the model that a config describes, without memory, and its settings."""
+    _check_types(path, "data ", config["data"], DATA)
+    settings = _build(path, "training", Settings, config)
+    try:
+        kind = family(config["family"])
+    except ValueError as error:
+        raise CheckpointError(path, str(error)) from None
+    sizes = _build(path, "config", kind.Config, config)
+    _check_vocabulary(path, config["vocabulary"], sizes.vocabulary_size)
+    with torch.device("meta"):
+        return dict(kind(sizes).named_parameters()), settings
+
+
+def _build(path: Path, key: str, kind: Any, config: dict[str, Any]) -> Any:
+    types: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(kind)}
+    _check_types(path, f"{key} ", config[key], types)
+    try:
+        return kind(**config[key])
+    except ValueError as error:
+        raise CheckpointError(path, f"{key} {error}") from None
+
+
+def _check_vocabulary(path: Path, vocabulary: list[Any], size: int) -> None:
+    characters = {
+        c for c in vocabulary if isinstance(c, str) and len(c) == 1 and not _is_surrogate(c)
+    }
+    if not vocabulary or len(characters) != len(vocabulary):
+        raise CheckpointError(path, "vocabulary: expected characters, each once")
+    if size != len(vocabulary):
+        raise CheckpointError(
+            path, f"config vocabulary_size: found {size}, expected {len(vocabulary)}"
+        )
+
+
+def _is_surrogate(character: str) -> bool:
+    return 0xD800 <= ord(character) < 0xE000
+
+
+def _check_trainer(path: Path, trainer: Tensors, model: Tensors, iteration: int) -> None:
+    states = {"generator": torch.get_rng_state(), "torch": torch.get_rng_state()}
+    moments = {f"{key}.{name}": p for key in MOMENTS for name, p in model.items()}
+    steps = {f"step.{name}": torch.tensor(0.0) for name in model}
+    _compare(path, _looks(trainer), _looks(states | (moments | steps if iteration else {})))
+    for name in steps.keys() & trainer.keys():
+        if (found := float(trainer[name])) != min(iteration, MAX_STEP):
+            raise CheckpointError(
+                path, f"{name}: found {found}, expected trainer.json's iteration {iteration}"
+            )
+    for name in states:
+        try:
+            torch.Generator().set_state(trainer[name])
+        except RuntimeError:
+            raise CheckpointError(path, f"{name}: not the state of a random generator") from None
+
+
+def _looks(tensors: Tensors) -> dict[str, str]:
+    return {name: f"{value.dtype} {tuple(value.shape)}" for name, value in tensors.items()}
+
+
+def _compare(path: Path, found: dict[str, str], expected: dict[str, str]) -> None:
+    for name in sorted(found.keys() | expected.keys()):
+        one, other = found.get(name, "none"), expected.get(name, "none")
+        if one != other:
+            raise CheckpointError(path, f"{name!r}: found {one}, expected {other}")
 
 
 def _read_tensors(path: Path) -> Tensors:
     try:
         return load(path.read_bytes())
-    except SafetensorError as error:
+    except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(path, f"not a safetensors file ({error})") from None

@@ -18,6 +18,7 @@ from torch import Tensor
 SHAKESPEARE = "tinyshakespeare/input.txt"
 SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/" + SHAKESPEARE
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
+NAMED = ("shakespeare", "python-docs")
 DOWNLOAD_TIMEOUT_S = 20.0
 TRAIN_SHARE, VALID_SHARE = 0.90, 0.05  # by characters, in order; the rest is for testing
 
@@ -59,6 +60,11 @@ def load_text(name: str) -> Text:
             f"data: found {name!r}, expected shakespeare, python-docs or the path of a UTF-8 file"
         )
     return _decode(path.name, path.read_bytes())
+
+
+def resolve_name(name: str) -> str:
+    """The name of a text from any folder: the whole path if it is a file's."""
+    return name if name in NAMED or not Path(name).is_file() else str(Path(name).resolve())
 
 
 def load_shakespeare(allow_download: bool) -> bytes:

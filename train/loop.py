@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,11 +67,9 @@ class Run:
 
 
 def start_run(folder: Path, family_name: str, sizes: dict[str, Any], settings: Settings) -> Run:
-    """A fresh run in an empty or new folder."""
-    if checkpoint.checkpoints(folder):
-        raise checkpoint.CheckpointError(
-            folder, "already holds a run; go on with --resume, or choose another --out"
-        )
+    """A fresh run in a new or empty folder, or in place of one that left no checkpoint."""
+    checkpoint.refuse_other_things(folder)
+    settings = replace(settings, data=data.resolve_name(settings.data))
     text = data.load_text(settings.data)
     vocabulary = data.make_vocabulary(text.text)
     kind = family(family_name)
@@ -90,10 +88,15 @@ def start_run(folder: Path, family_name: str, sizes: dict[str, Any], settings: S
     return run
 
 
-def resume_run(folder: Path) -> Run:
-    """The run as its newest checkpoint left it, or as the checkpoint that `folder` is."""
+def resume_run(folder: Path, data_name: str | None = None) -> Run:
+    """The run as its newest checkpoint left it, or as the checkpoint that `folder` is.
+
+    `data_name` says where its text is now, if it isn't where it was.
+    """
     place = checkpoint.find_checkpoint(folder)
     iteration, config, parameters, trainer = checkpoint.read_checkpoint(place)
+    if data_name is not None:
+        config["training"]["data"] = data.resolve_name(data_name)
     text = data.load_text(config["training"]["data"])
     if text.sha256 != config["data"]["sha256"]:
         raise data.DataError(

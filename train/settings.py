@@ -3,6 +3,23 @@
 import math
 from dataclasses import dataclass, field
 
+MOST = {
+    "iterations": 10**9,
+    "window": 65_536,
+    "batch": 65_536,
+    "valid_every": 10**9,
+    "checkpoint_every": 10**9,
+    "threads": 1024,
+}
+
+
+def check_range(name: str, found: int, least: int, most: int) -> None:
+    """Raise `ValueError` unless least <= found <= most."""
+    if found < least:
+        raise ValueError(f"{name}: found {found}, expected at least {least}")
+    if found > most:
+        raise ValueError(f"{name}: found {found}, expected at most {most}")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
@@ -24,10 +41,8 @@ class Settings:
     threads: int = field(default=1, metadata={"help": "CPU threads; small models want one"})
 
     def __post_init__(self) -> None:
-        counts = ("iterations", "window", "batch", "valid_every", "checkpoint_every", "threads")
-        for name in counts:
-            if (found := getattr(self, name)) < 1:
-                raise ValueError(f"{name}: found {found}, expected at least 1")
+        for name, most in MOST.items():
+            check_range(name, getattr(self, name), 1, most)
         for name in ("learning_rate", "clip"):
             if not 0.0 < (found := getattr(self, name)) < math.inf:
                 raise ValueError(f"{name}: found {found}, expected a positive number")

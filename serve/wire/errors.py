@@ -35,6 +35,7 @@ GRPC_STATUS = {
     "timeout": "DEADLINE_EXCEEDED",
 }
 RETRY_AFTER_S = 1
+MAX_MESSAGE, MAX_FIELD = 1000, 200  # characters; names that clients make up can be long
 
 
 class RequestError(Exception):
@@ -42,7 +43,8 @@ class RequestError(Exception):
 
     def __init__(self, code: str, message: str, field: str | None = None) -> None:
         super().__init__(message)
-        self.code, self.message, self.field = code, message, field
+        self.code, self.message = code, _printable(message, MAX_MESSAGE)
+        self.field = None if field is None else _printable(field, MAX_FIELD)
 
     @property
     def http_status(self) -> int:
@@ -69,4 +71,10 @@ class RequestError(Exception):
 
 def invalid(field: str, problem: str) -> RequestError:
     """A field that isn't as expected."""
-    return RequestError("invalid_request", f"{field}: {problem}", field)
+    return RequestError("invalid_request", f"{_printable(field, MAX_FIELD)}: {problem}", field)
+
+
+def _printable(text: str, length: int) -> str:
+    # Lone surrogates, which JSON can carry, are no UTF-8; control characters no header.
+    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    return shown if len(shown) <= length else shown[: length - 1] + "…"

@@ -12,10 +12,12 @@ from serve.wire.errors import RequestError, invalid
 MAX_PROMPT_CHARACTERS = 1_000_000
 MAX_TOKENS = 1_000_000  # that a request may take, prompt and text of all choices together
 MAX_DETAILED = 100_000  # characters that a request may have described one by one
+MAX_LOGPROBS_TOTAL = 200_000  # log-probabilities in one answer, alternatives included
 MAX_CHOICES = 128
 MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 1_000
 MAX_LOGPROBS = 20
+MAX_INDEX_DIGITS = 9
 MAX_SEED = 2**63 - 1
 
 Unknown = Literal["error", "skip", "replace"]
@@ -27,7 +29,7 @@ class _Strict(BaseModel):
 
 
 class GenerateRequest(_Strict):
-    """Write text. The body of `POST /v1/ablations/generate`, and of gRPC's Generate."""
+    """Write text: what HTTP's completions and pairs and gRPC's Generate have in common."""
 
     model: str | None = Field(None, description="id of a model; left out: the first one served")
     prompt: str = Field("", max_length=MAX_PROMPT_CHARACTERS, description="empty: from the start")
@@ -59,10 +61,11 @@ class GenerateRequest(_Strict):
                 f"expected at most {MAX_TOKENS}; ask for less text or fewer choices"
             )
         described = self.n * (self.max_tokens + (len(self.prompt) if self.echo else 0))
-        if self.logprobs is not None and described > MAX_DETAILED:
+        asked = 0 if self.logprobs is None else described * (1 + self.logprobs)
+        if asked > MAX_LOGPROBS_TOTAL:
             raise ValueError(
-                f"logprobs: found {described} characters, expected at most {MAX_DETAILED}; ask "
-                "for fewer, or for no logprobs"
+                f"logprobs: found {asked} asked for over {described} characters, expected at most "
+                f"{MAX_LOGPROBS_TOTAL}; ask for less text or fewer alternatives"
             )
         return self
 
@@ -80,7 +83,7 @@ class GenerateRequest(_Strict):
     @model_validator(mode="after")
     def _check_bias(self) -> Self:
         for key, value in (self.logit_bias or {}).items():
-            if not key.isascii() or not key.isdigit():
+            if not key.isascii() or not key.isdigit() or len(key) > MAX_INDEX_DIGITS:
                 raise ValueError(f"logit_bias: found key {key!r:.80}, expected a character's index")
             if not -100 <= value <= 100:
                 raise ValueError(f"logit_bias.{key}: found {value}, expected -100 to 100")
@@ -106,6 +109,12 @@ class CompletionRequest(GenerateRequest):
     suffix: None = None
     frequency_penalty: Literal[0] | None = None
     presence_penalty: Literal[0] | None = None
+
+    @model_validator(mode="after")
+    def _check_stream_options(self) -> Self:
+        if self.stream_options is not None and not self.stream:
+            raise ValueError("stream_options: found without stream, expected stream to be true")
+        return self
 
 
 class PairRequest(GenerateRequest):
@@ -145,7 +154,13 @@ Request = TypeVar("Request", bound=_Strict)
 
 
 def parse_request(kind: type[Request], value: Any) -> Request:
-    """The checked request, or a `RequestError` naming the field, what was found and expected."""
+    """The checked request, or a `RequestError` naming the field, what was found and expected.
+
+    A field that is null is left out, as OpenAI's clients mean it.
+    """
+    if not isinstance(value, dict):
+        raise invalid("body", f"found {value!r:.80}, expected a JSON object")
+    value = {k: v for k, v in value.items() if v is not None or k not in kind.model_fields}
     try:
         return kind.model_validate(value)
     except ValidationError as error:
@@ -153,7 +168,7 @@ def parse_request(kind: type[Request], value: Any) -> Request:
 
 
 def _explain(error: ValidationError) -> RequestError:
-    first = error.errors(include_url=False, include_context=False)[0]
+    first = error.errors(include_url=False)[0]
     field = ".".join(str(part) for part in first["loc"] if not _is_branch(part))
     if first["type"] == "extra_forbidden":
         field = ".".join(str(part) for part in first["loc"])
@@ -163,6 +178,10 @@ def _explain(error: ValidationError) -> RequestError:
         return RequestError("invalid_request", message, message.split(":")[0])
     if first["type"] == "missing":
         return invalid(field, "missing, expected a value")
+    if first["type"] in ("string_too_long", "string_too_short"):
+        bounds = first["ctx"]
+        expected = f"at {'most' if 'max_length' in bounds else 'least'} {[*bounds.values()][0]}"
+        return invalid(field, f"found {len(first['input'])} characters, expected {expected}")
     found = f"{first['input']!r:.80}"
     expected = first["msg"].removeprefix("Input should be ")
     return invalid(field or "body", f"found {found}, expected {expected}")

@@ -14,11 +14,13 @@ from torch import Tensor, nn
 
 from train.groups import SO
 from train.model import Model, State, Target, Weights
+from train.settings import check_range
 
 # A step turns planes by about √(2d)·std radians; two radians at the start never learn.
 TOKEN_STD = 0.05
 PROTOTYPE_STD = 0.4
 MIXING_STD = 0.02
+MAX_D = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +35,7 @@ class OsmRnnConfig:
     )
 
     def __post_init__(self) -> None:
-        if self.d < 2:
-            raise ValueError(f"d: found {self.d}, expected at least 2")
+        check_range("d", self.d, 2, MAX_D)
         if self.mixing not in ("linear", "none"):
             raise ValueError(f"mixing: found {self.mixing!r}, expected 'linear' or 'none'")
 

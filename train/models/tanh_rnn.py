@@ -12,8 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from train.model import Model, State, Target, Weights
+from train.settings import check_range
 
 INPUT_STD = 0.3
+MAX_N = 16_384
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +30,7 @@ class TanhRnnConfig:
     )
 
     def __post_init__(self) -> None:
-        if self.n < 1:
-            raise ValueError(f"n: found {self.n}, expected at least 1")
+        check_range("n", self.n, 1, MAX_N)
         if self.bias not in ("learned", "none"):
             raise ValueError(f"bias: found {self.bias!r}, expected 'learned' or 'none'")
 

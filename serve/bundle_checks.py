@@ -1,0 +1,86 @@
+"""What a manifest says of the weights and of the graph, held against what they really are."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from serve.manifest import (
+    MANIFEST_FILE,
+    WEIGHTS_FILE,
+    BundleError,
+    Manifest,
+    StateSpec,
+    Target,
+    TensorSpec,
+)
+
+Arrays = Mapping[str, NDArray[Any]]
+FREE = -1  # any size
+
+
+def check_weights(folder: Path, manifest: Manifest, weights: Arrays) -> None:
+    """`BundleError` where a state or a target isn't in the weights as the manifest says."""
+    for state in manifest.states:
+        _check_initial(folder / WEIGHTS_FILE, state, weights)
+    for i, target in enumerate(manifest.targets):
+        _check_target(folder / MANIFEST_FILE, f"targets[{i}]", target, weights)
+
+
+def check_graph(
+    folder: Path, manifest: Manifest, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+) -> None:
+    """`BundleError` where the manifest's graph or states differ from the graph that was loaded."""
+    path, graph = folder / MANIFEST_FILE, manifest.graph
+    _check_tensors(path, "graph.inputs", graph.inputs, inputs)
+    _check_tensors(path, "graph.outputs", graph.outputs, outputs)
+    for key, prefix, tensors in (("inputs", "state.", inputs), ("outputs", "next.", outputs)):
+        expected = {f"{prefix}{s.name}": (FREE, *s.shape) for s in manifest.states}
+        found = {t.name: _sizes(t) for t in tensors if t.name.startswith(prefix)}
+        if found != expected:
+            raise BundleError(path, "states", f"found {expected}, expected {found} as graph.{key}")
+
+
+def _check_initial(path: Path, state: StateSpec, weights: Arrays) -> None:
+    value = weights.get(state.initial)
+    shape = None if value is None else value.shape
+    if value is None or shape != state.shape:
+        raise BundleError(path, state.initial, f"found shape {shape}, expected {state.shape}")
+    if str(value.dtype) != state.dtype:
+        raise BundleError(path, state.initial, f"found {value.dtype}, expected {state.dtype}")
+
+
+def _check_target(path: Path, key: str, target: Target, weights: Arrays) -> None:
+    value = weights.get(target.weight)
+    if value is None:
+        expected = f"expected a tensor of {WEIGHTS_FILE}"
+        raise BundleError(path, f"{key}.weight", f"found {target.weight!r}, {expected}")
+    if str(value.dtype) != "float32":
+        raise BundleError(path, f"{key}.weight", f"found {value.dtype}, expected float32")
+    bounds = target.slice or tuple((0, size) for size in value.shape)
+    fits = len(bounds) == value.ndim and all(
+        0 <= start < stop <= size for (start, stop), size in zip(bounds, value.shape, strict=True)
+    )
+    if not fits:
+        expected = f"expected (start, stop) per axis within {value.shape}"
+        raise BundleError(path, f"{key}.slice", f"found {target.slice}, {expected}")
+    shape = tuple(stop - start for start, stop in bounds)
+    # Axes of length 1 may be dropped: one head of (heads, d, d) is a (d, d) target
+    if [n for n in target.shape if n != 1] != [n for n in shape if n != 1]:
+        raise BundleError(path, f"{key}.shape", f"found {target.shape}, expected {shape}")
+
+
+def _check_tensors(
+    path: Path, key: str, stated: Sequence[TensorSpec], real: Sequence[TensorSpec]
+) -> None:
+    found = [(tensor.name, tensor.dtype, _sizes(tensor)) for tensor in stated]
+    expected = [(tensor.name, tensor.dtype, _sizes(tensor)) for tensor in real]
+    for i in range(max(len(found), len(expected))):
+        one, other = found[i : i + 1], expected[i : i + 1]
+        if one != other:
+            raise BundleError(path, f"{key}[{i}]", f"found {one}, expected {other} as in the graph")
+
+
+def _sizes(tensor: TensorSpec) -> tuple[int, ...]:
+    return tuple(FREE if isinstance(size, str) else size for size in tensor.shape)
