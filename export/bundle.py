@@ -16,14 +16,17 @@ import onnx
 import torch
 
 from export.graph import MAX_STEPS, build_advance
-from export.matrix_exp import DOMAIN, OPSET, VERSION, body_range, body_squarings
+from export.matrix_exp import body_range, body_squarings
 from export.parity import Subject, measure_parity
 from export.weights import set_weights, write_weights
 from serve.manifest import (
+    DOMAIN,
     GRAPH_FILE,
     IR_VERSION,
     MANIFEST_FILE,
     NAME_RULE,
+    OPSET,
+    VERSION,
     WEIGHTS_FILE,
     GraphSpec,
     Manifest,

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Sequence
 import onnx
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper
 
-from export.matrix_exp import DOMAIN, OPSET, VERSION, matrix_exp_function
+from export.matrix_exp import matrix_exp_function
 from export.sampler import outcome_nodes, sampler_nodes
 from export.step import STEP, Piece, export_correction, export_step
-from serve.manifest import IR_VERSION
+from serve.manifest import DOMAIN, IR_VERSION, OPSET, VERSION
 from train.model import Model, State, Weights
 
 MAX_STEPS = 16  # K that runs are cut into: as good as 64, and four times as prompt

@@ -14,10 +14,9 @@ import math
 import onnx
 from onnx import FunctionProto, helper
 
-from serve import manifest
+from serve.manifest import DOMAIN, OPSET
 from train.matrix_exp import ANGLE, coefficients, num_squarings
 
-DOMAIN, VERSION, OPSET = manifest.DOMAIN, manifest.VERSION, manifest.OPSET
 HEADROOM = 2.0  # ablated weights may turn further than trained ones
 MAX_BODY_SQUARINGS = 8
 

@@ -13,7 +13,7 @@ import torch
 from onnx import GraphProto, NodeProto, TensorProto
 from torch import Tensor
 
-from export.matrix_exp import OPSET
+from serve.manifest import OPSET
 from train.model import Model, State, Weights
 
 STEP = "step_"  # prefix of everything inside the loop, so no weight's name can clash

@@ -148,11 +148,11 @@ class Engine:
             metrics.log.exception("the engine has failed")
             self._failed = True
         finally:
-            error = RequestError(
-                "unavailable", "the server is stopping and its grace time is over; try again"
-            )
             self._draining = True
-            self._end_all(error)
+            why = (
+                "engine has failed" if self._failed else "grace time of the stopping server is over"
+            )
+            self._end_all(RequestError("unavailable", f"the {why}; try again"))
 
     def _sleep(self) -> None:
         with self._wake:

@@ -101,12 +101,14 @@ class Host:
         if self._num_queued >= MAX_QUEUED_ABLATIONS:
             sentence = f"{self._num_queued} ablations are being prepared, expected fewer; try later"
             raise RequestError("queue_full", sentence)
-        self._num_queued += 1
         try:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._worker, function, *arguments)
+            work = loop.run_in_executor(self._worker, function, *arguments)
         except RuntimeError as error:  # the worker takes nothing more
             raise RequestError("unavailable", f"the server is shutting down ({error})") from None
+        self._num_queued += 1
+        try:
+            return await work
         finally:
             self._num_queued -= 1
 

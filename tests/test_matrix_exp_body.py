@@ -18,15 +18,13 @@ from onnx.reference import ReferenceEvaluator
 from scipy.linalg import expm
 
 from export.matrix_exp import (
-    DOMAIN,
     HEADROOM,
     MAX_BODY_SQUARINGS,
-    OPSET,
-    VERSION,
     body_range,
     body_squarings,
     matrix_exp_function,
 )
+from serve.manifest import DOMAIN, OPSET, VERSION
 from train.matrix_exp import matrix_exp
 
 Array = NDArray[Any]
