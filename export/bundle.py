@@ -39,9 +39,9 @@ from serve.manifest import (
     write_manifest,
 )
 from train.checkpoint import CheckpointError, find_checkpoint, read_checkpoint
-from train.loop import VALID_LANES
 from train.matrix_exp import observed_angles
 from train.model import Model, Weights, family
+from train.tasks.text import VALID_LANES
 
 INITIAL = "initial."  # prefix of initial states among the weights
 BPC_PROTOCOL = (
@@ -65,12 +65,22 @@ def export_bundle(run: Path, out: Path, name: str | None = None, quiet: bool = F
     _refuse_other_things(out)
     folder = find_checkpoint(run)
     iteration, config, parameters, _ = read_checkpoint(folder)
+    _refuse_untold(folder, config)
     model = restore_model(folder, config, parameters)
     training = provenance(folder, config, iteration)
     with _whole_folder(out) as part:
         manifest = _fill(part, name, model, config, training, quiet)
         write_manifest(part, manifest)
     return manifest
+
+
+def _refuse_untold(folder: Path, config: dict[str, Any]) -> None:
+    training = config["training"]
+    if (training["task"], training["symbols"]) != ("text", "characters"):
+        raise ValueError(
+            f"{folder}: found a model of {training['task']} ({training['symbols']}), expected one "
+            "of text made of characters; a bundle can't hold others yet"
+        )
 
 
 def restore_model(folder: Path, config: dict[str, Any], parameters: dict[str, Any]) -> Model:

@@ -114,12 +114,18 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     @functools.cache
     def export_small(family_name: str) -> Path:
         from export.__main__ import main
-        from train.loop import start_run, train
+        from train.loop import train
+        from train.presets import fit_sizes
+        from train.run import start_run
         from train.settings import Settings
+
+        def small(name: str) -> dict[str, int]:
+            fitted = fit_sizes(name, {"input_size": 14, "output_size": 14}, 5_000)
+            return {key: size for key, size in fitted.items() if not key.endswith("put_size")}
 
         folder = tmp_path_factory.mktemp(family_name)
         (folder / "text.txt").write_text("the cat sat on the mat, and so did I" * 60)
-        sizes = {"osm-rnn": {"d": 5}, "tanh-rnn": {"n": 12}}.get(family_name, {})
+        sizes = {"osm-rnn": {"d": 5}, "tanh-rnn": {"n": 12}}.get(family_name) or small(family_name)
         settings = Settings(
             data=str(folder / "text.txt"), iterations=12, window=12, batch=4, learning_rate=0.1
         )

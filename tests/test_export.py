@@ -41,9 +41,12 @@ from serve.ablation import apply_ablation, parse_ablation
 from serve.manifest import GRAPH_FILE, MANIFEST_FILE, WEIGHTS_FILE, read_manifest
 from serve.runtime import Bundle, Device, Session
 from train.checkpoint import Tensors, find_checkpoint, read_checkpoint, write_checkpoint
-from train.loop import start_run, train
-from train.model import Model, State, Weights, family_names, predict
+from train.loop import train
+from train.model import Model, State, Weights, family, family_names, predict
+from train.run import start_run
 from train.settings import Settings
+
+TEXT_FAMILIES = [name for name in family_names() if "characters" in family(name).takes]
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]
@@ -91,7 +94,7 @@ class Exported:
         return self.bundle.manifest.graph.correct_every
 
 
-@pytest.fixture(scope="module", params=family_names())
+@pytest.fixture(scope="module", params=TEXT_FAMILIES)
 def small(request: pytest.FixtureRequest, exported: Callable[[str], Path]) -> Exported:
     place = exported(request.param)
     checkpoint = find_checkpoint(place / "run")

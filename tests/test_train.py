@@ -26,31 +26,32 @@ from train.checkpoint import (
     write_checkpoint,
 )
 from train.evaluate import bits_per_character, log_probabilities, write_text
-from train.loop import (
-    END_RATE,
-    MOMENTUM,
-    START_RATE,
-    Run,
-    one_cycle,
-    resume_run,
-    sample_windows,
-    save_run,
-    start_run,
-    train,
-    train_iteration,
-)
+from train.loop import train, train_iteration
 from train.model import Model, State, Target, Weights, family, family_names
 from train.models.osm_rnn import OsmRnn, OsmRnnConfig
+from train.presets import fit_sizes
+from train.run import Run, resume_run, save_run, start_run
+from train.schedule import END_RATE, MOMENTUM, START_RATE, one_cycle
 from train.settings import Settings
+from train.tasks.text import Text
 
 ROOT = Path(__file__).parent.parent
-SMALL = {"osm-rnn": {"d": 4}, "tanh-rnn": {"n": 12}}  # a family that isn't named has its defaults
+SMALL = {"osm-rnn": {"d": 4}, "tanh-rnn": {"n": 12}}
+BUDGET = 5_000  # parameters of the families that aren't named
 LONG_RUN = ("--iterations", "240", "--checkpoint-every", "40", "--valid-every", "80")
 DEADLINE_S = 120.0
 
 Start = Callable[..., Run]
 
-every_family = pytest.mark.parametrize("name", family_names())
+TEXT_FAMILIES = [name for name in family_names() if "characters" in family(name).takes]
+every_family = pytest.mark.parametrize("name", TEXT_FAMILIES)
+
+
+def small_sizes(name: str, num_symbols: int) -> dict[str, Any]:
+    """The sizes of a small model of any family."""
+    ends = {"input_size": num_symbols, "output_size": num_symbols}
+    fitted = {**ends, **SMALL[name]} if name in SMALL else fit_sizes(name, ends, BUDGET)
+    return {key: value for key, value in fitted.items() if key not in ends}
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ def start(text_file: Path, tmp_path: Path) -> Start:
 
     def start_small(name: str = "tanh-rnn", folder: str = "run", **settings: Any) -> Run:
         chosen = {"data": str(text_file), "iterations": 30, "window": 8, "batch": 4, **settings}
-        return start_run(tmp_path / folder, name, SMALL.get(name, {}), Settings(**chosen))
+        return start_run(tmp_path / folder, name, small_sizes(name, 14), Settings(**chosen))
 
     return start_small
 
@@ -158,11 +159,15 @@ def test_resuming_a_finished_run_changes_nothing(start: Start) -> None:
 
 def test_windows_are_pieces_of_the_training_text(start: Start) -> None:
     run = start(batch=200)
-    run.splits.train.copy_(torch.arange(len(run.splits.train)))
-    xs = sample_windows(run)
+    assert isinstance(run.task, Text)
+    ids = run.task.splits.train
+    ids.copy_(torch.arange(len(ids)))
+    trials = run.task.sample(200, run.generator)
+    xs = trials.targets
     assert xs.shape == (9, 200)
+    assert torch.equal(trials.inputs, xs[:-1])
     assert torch.equal(xs, xs[0] + torch.arange(9)[:, None])
-    assert 0 <= int(xs.min()) and int(xs.max()) < len(run.splits.train)
+    assert 0 <= int(xs.min()) and int(xs.max()) < len(ids)
 
 
 @pytest.mark.parametrize("warm_up", [0.0, 0.1, 0.5])
@@ -303,13 +308,13 @@ def test_a_damaged_checkpoint_is_refused_and_the_file_named(
         (b"", "not JSON"),
         (b'{"format": 1, "iterat', "not JSON"),
         (b"\xff", "not JSON"),
-        (b"[]", "format: found None, expected 1; newer torsor?"),
-        (b'{"format": 2, "iteration": 3, "files": {}}', "format: found 2, expected 1; newer"),
-        (b'{"format": 1, "iteration": 3}', "keys: found .'format', 'iteration'., expected"),
-        (b'{"format": 1, "iteration": 3, "files": {}, "x": 0}', "keys: found "),
-        (b'{"format": 1, "iteration": "3", "files": {}}', "iteration: found '3', expected int"),
-        (b'{"format": 1, "iteration": true, "files": {}}', "iteration: found True, expected int"),
-        (b'{"format": 1, "iteration": 3, "files": []}', "files: found .., expected dict"),
+        (b"[]", "format: found None, expected 2; newer torsor?"),
+        (b'{"format": 3, "iteration": 3, "files": {}}', "format: found 3, expected 2; newer"),
+        (b'{"format": 2, "iteration": 3}', "keys: found .'format', 'iteration'., expected"),
+        (b'{"format": 2, "iteration": 3, "files": {}, "x": 0}', "keys: found "),
+        (b'{"format": 2, "iteration": "3", "files": {}}', "iteration: found '3', expected int"),
+        (b'{"format": 2, "iteration": true, "files": {}}', "iteration: found True, expected int"),
+        (b'{"format": 2, "iteration": 3, "files": []}', "files: found .., expected dict"),
     ],
 )
 def test_a_damaged_seal_is_refused(saved: Path, content: bytes, problem: str) -> None:
@@ -336,7 +341,7 @@ def test_an_iteration_that_the_checkpoint_does_not_hold_is_refused(
         (lambda c, p, t: c.pop("training"), "config.json: keys: found "),
         (lambda c, p, t: c.update(vocabulary="abc"), "vocabulary: found 'abc', expected list"),
         (lambda c, p, t: c["vocabulary"].__setitem__(0, 7), "vocabulary: expected characters"),
-        (lambda c, p, t: c["vocabulary"].pop(), "vocabulary_size: found 14, expected 13"),
+        (lambda c, p, t: c["vocabulary"].pop(), "input_size: found 14, expected 13"),
         (lambda c, p, t: c.update(family=["gru"]), "family: found .'gru'., expected str"),
         (lambda c, p, t: c.update(family="gru"), "config.json: family: found 'gru'"),
         (lambda c, p, t: c["data"].update(sha256=None), "data sha256: found None, expected str"),
@@ -436,7 +441,7 @@ def test_progress_is_shown_unless_it_is_not_wanted(
     loud.remove("--quiet")
     assert main(loud) == 0
     said, shown = capsys.readouterr()
-    assert shown.startswith("tanh-rnn: 506 parameters (vocabulary_size 14, n 12, bias learned), ")
+    assert shown.startswith("tanh-rnn: 506 parameters (input_size 14, output_size 14, n 12, bias learned), ")
     assert "iteration 10: validation BPC " in shown
     assert said.startswith(f"{tmp_path / 'run'}: iteration 20, validation BPC ")
     assert "20/20 |" in shown
@@ -595,7 +600,7 @@ def test_too_little_memory_is_one_line(
 
 def test_an_osm_rnn_that_is_too_large_is_refused() -> None:
     with pytest.raises(ValueError, match="^d: found 5000, expected at most 512$"):
-        OsmRnnConfig(vocabulary_size=3, d=5000)
+        OsmRnnConfig(input_size=3, output_size=3, d=5000)
 
 
 def test_a_file_where_the_run_should_be_is_one_line(
@@ -663,7 +668,7 @@ def test_every_lane_starts_afresh() -> None:
 
 
 def small_model(name: str) -> Model:
-    config = family(name).Config(vocabulary_size=7, **SMALL.get(name, {}))
+    config = family(name).Config(input_size=7, output_size=7, **small_sizes(name, 7))
     kind: Any = family(name)
     model: Model = kind(config, torch.Generator().manual_seed(0))
     return model
@@ -726,6 +731,6 @@ def test_written_text_repeats_with_its_seed(name: str) -> None:
 
 @torch.no_grad()
 def test_written_text_follows_the_distribution() -> None:
-    model = OsmRnn(OsmRnnConfig(vocabulary_size=3, d=3), torch.Generator())
+    model = OsmRnn(OsmRnnConfig(input_size=3, output_size=3, d=3), torch.Generator())
     model.bias.copy_(torch.tensor([0.0, 50.0, 0.0]))
     assert write_text(model, 20, seed=0) == [1] * 20

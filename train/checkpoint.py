@@ -1,7 +1,7 @@
 """The checkpoint: what `train` writes, one folder, whole or not at all.
 
     RUN/checkpoint-000500/
-      config.json             family, sizes, vocabulary, data, training settings; plain types
+      config.json             family, sizes, task, vocabulary, data, training settings; plain types
       parameters.safetensors  the model's parameters
       trainer.safetensors     optimiser moments and random-number states
       metrics.jsonl           everything measured so far, a line an event
@@ -24,20 +24,23 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from train.byproducts import is_byproduct
 from train.model import family
 from train.settings import Settings
+from train.tasks.task import task_kind
 
-FORMAT = 1
+FORMAT = 2
 PREFIX = "checkpoint-"
 KEEP = 2  # newest checkpoints that stay on disk
 FILES = ("config.json", "parameters.safetensors", "trainer.safetensors", "metrics.jsonl")
 
 SEAL = {"format": int, "iteration": int, "files": dict}
-DATA = {"name": str, "sha256": str, "characters": int}
+DATA = {"name": str, "sha256": str, "size": int}
 CONFIG = {
     "format": int,
     "family": str,
     "config": dict,
+    "task": dict,
     "vocabulary": list,
     "data": dict,
     "training": dict,
@@ -147,14 +150,14 @@ def is_metrics(path: Path) -> bool:
 
 
 def _is_measurement(line: dict[str, Any]) -> bool:
-    scores = (line.get(key, 0.0) for key in ("valid_bpc", "test_bpc"))
+    scores = (value for key, value in line.items() if key.startswith(("valid_", "test_")))
     return type(line.get("iteration")) is int and all(type(score) is float for score in scores)
 
 
 def _is_left_over(path: Path) -> bool:
     if path.name == "metrics.jsonl":
         return path.is_file() and is_metrics(path)
-    return path.match(f".{PREFIX}*.part") and path.is_dir()
+    return is_byproduct(path) or (path.match(f".{PREFIX}*.part") and path.is_dir())
 
 
 def _remove(folder: Path) -> None:
@@ -223,7 +226,12 @@ def _check_config(path: Path, config: dict[str, Any]) -> tuple[Tensors, Settings
     except ValueError as error:
         raise CheckpointError(path, str(error)) from None
     sizes = _build(path, "config", kind.Config, config)
-    _check_vocabulary(path, config["vocabulary"], sizes.vocabulary_size)
+    try:
+        _build(path, "task", task_kind(settings.task).Config, config)
+    except ValueError as error:
+        raise CheckpointError(path, str(error)) from None
+    if settings.task == "text":
+        _check_vocabulary(path, config["vocabulary"], sizes)
     with torch.device("meta"):
         return dict(kind(sizes).named_parameters()), settings
 
@@ -237,16 +245,15 @@ def _build(path: Path, key: str, kind: Any, config: dict[str, Any]) -> Any:
         raise CheckpointError(path, f"{key} {error}") from None
 
 
-def _check_vocabulary(path: Path, vocabulary: list[Any], size: int) -> None:
+def _check_vocabulary(path: Path, vocabulary: list[Any], sizes: Any) -> None:
     characters = {
         c for c in vocabulary if isinstance(c, str) and len(c) == 1 and not _is_surrogate(c)
     }
     if not vocabulary or len(characters) != len(vocabulary):
         raise CheckpointError(path, "vocabulary: expected characters, each once")
-    if size != len(vocabulary):
-        raise CheckpointError(
-            path, f"config vocabulary_size: found {size}, expected {len(vocabulary)}"
-        )
+    for key in ("input_size", "output_size"):
+        if (found := getattr(sizes, key)) != len(vocabulary):
+            raise CheckpointError(path, f"config {key}: found {found}, expected {len(vocabulary)}")
 
 
 def _is_surrogate(character: str) -> bool:
@@ -255,8 +262,9 @@ def _is_surrogate(character: str) -> bool:
 
 def _check_trainer(path: Path, trainer: Tensors, model: Tensors, iteration: int) -> None:
     states = {"generator": torch.get_rng_state(), "torch": torch.get_rng_state()}
-    moments = {f"{key}.{name}": p for key in MOMENTS for name, p in model.items()}
-    steps = {f"step.{name}": torch.tensor(0.0) for name in model}
+    trained = {name: p for name, p in model.items() if p.requires_grad}
+    moments = {f"{key}.{name}": p for key in MOMENTS for name, p in trained.items()}
+    steps = {f"step.{name}": torch.tensor(0.0) for name in trained}
     _compare(path, _looks(trainer), _looks(states | (moments | steps if iteration else {})))
     for name in steps.keys() & trainer.keys():
         if (found := float(trainer[name])) != min(iteration, MAX_STEP):

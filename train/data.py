@@ -1,30 +1,32 @@
 """Text to train on, its vocabulary and its splits.
 
-A text is named (`shakespeare`, `python-docs`) or is the path of any UTF-8 file. Named texts that
-Python doesn't carry are looked for in $TORSOR_DATA_DIR, then in the cache, then at their public
-address, and the SHA-256 of what comes is checked.
+A text is named (`train.named_texts`) or is the path of any text file (`train.text_file`). Its
+symbols are characters, or bytes: then byte n is the character of code point n (so a vocabulary is
+characters all the same), nothing is decoded or replaced, and where a report says bits per character
+(BPC) it means bits per byte.
+
+A text is cut in order, 90 / 5 / 5 by characters, or where its publisher cut it. The vocabulary is
+that of the whole text, so that every character can be scored; `describe_unseen` tells which of them
+training never shows.
 """
 
 import hashlib
-import http.client
 import os
-import urllib.request
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
-SHAKESPEARE = "tinyshakespeare/input.txt"
-SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/" + SHAKESPEARE
-SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
-NAMED = ("shakespeare", "python-docs")
-DOWNLOAD_TIMEOUT_S = 20.0
+from train.named_texts import NAMED, load_ptb, load_shakespeare, python_docs, spell_words
+from train.text_file import DataError as DataError  # callers find it here
+from train.text_file import Notes, count, decode, read_file, unpack
+
+SYMBOLS = ("characters", "bytes")
 TRAIN_SHARE, VALID_SHARE = 0.90, 0.05  # by characters, in order; the rest is for testing
-
-
-class DataError(ValueError):
-    """Text that can't be had or read: what was found and what to do."""
+MOST_NAMED = 10  # characters that a note names
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,9 @@ class Text:
 
     name: str
     text: str
-    sha256: str
+    sha256: str  # of the file as it lies on disk; of ptb, of its three unpacked files in order
+    parts: tuple[int, int] | None = None  # ends of training and validation; None: 90 / 5 / 5
+    notes: Notes = ()  # what was found and done, in plain words
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,60 +49,25 @@ class Splits:
     test: Tensor
 
 
-def load_text(name: str) -> Text:
-    """The text called `name`, or the UTF-8 file at that path.
+def load_text(name: str, symbols: str = "characters") -> Text:
+    """The text called `name`, or the file at that path, in characters or bytes.
 
-    Raises `DataError` if there is no such text, it is empty, or bytes of it are not UTF-8.
+    Raises `DataError` if there is no such text, or it is empty, or it can't be read as text.
     """
+    if symbols not in SYMBOLS:
+        raise DataError(f"symbols: found {symbols!r}, expected {' or '.join(SYMBOLS)}")
+    if name == "ptb":
+        return _load_ptb(symbols)
     if name == "shakespeare":
-        return _decode(name, load_shakespeare(allow_download=True))
+        return _make_text(name, load_shakespeare(allow_download=True), symbols)
     if name == "python-docs":
-        return _decode(name, python_docs().encode())
-    path = Path(name)
-    if not path.is_file():
-        raise DataError(
-            f"data: found {name!r}, expected shakespeare, python-docs or the path of a UTF-8 file"
-        )
-    return _decode(path.name, path.read_bytes())
+        return _make_text(name, python_docs().encode(), symbols)
+    return _make_text(Path(name).name, _read(name), symbols)
 
 
 def resolve_name(name: str) -> str:
     """The name of a text from any folder: the whole path if it is a file's."""
-    return name if name in NAMED or not Path(name).is_file() else str(Path(name).resolve())
-
-
-def load_shakespeare(allow_download: bool) -> bytes:
-    """Tiny Shakespeare from $TORSOR_DATA_DIR, the cache or its public address, checked."""
-    for path in (path for path in shakespeare_places() if path.is_file()):
-        return _checked(path.read_bytes(), str(path))
-    if not allow_download:
-        raise DataError(_missing("and downloading is switched off"))
-    try:
-        with urllib.request.urlopen(SHAKESPEARE_URL, timeout=DOWNLOAD_TIMEOUT_S) as answer:
-            content = _checked(answer.read(), SHAKESPEARE_URL)
-    except (OSError, http.client.HTTPException) as error:
-        raise DataError(_missing(f"and {SHAKESPEARE_URL} did not answer ({error})")) from None
-    _write_cache(content)
-    return content
-
-
-def shakespeare_places() -> list[Path]:
-    """Where Tiny Shakespeare is looked for on disk, in order."""
-    named = os.environ.get("TORSOR_DATA_DIR")
-    folders = ([Path(named)] if named else []) + [cache_folder()]
-    return [folder / SHAKESPEARE for folder in folders]
-
-
-def cache_folder() -> Path:
-    """$XDG_CACHE_HOME/torsor, or ~/.cache/torsor."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torsor"
-
-
-def python_docs() -> str:
-    """The language reference that Python itself carries; always there."""
-    from pydoc_data.topics import topics
-
-    return "\n\n".join(topics[key] for key in sorted(topics))
+    return name if name in NAMED or not os.path.isfile(name) else str(Path(name).resolve())
 
 
 def make_vocabulary(text: str) -> tuple[str, ...]:
@@ -108,21 +77,21 @@ def make_vocabulary(text: str) -> tuple[str, ...]:
 
 def encode(text: str, vocabulary: tuple[str, ...]) -> Tensor:
     """Indices (characters), int64; `DataError` names a character that isn't in the vocabulary."""
-    index = {character: i for i, character in enumerate(vocabulary)}
-    try:
-        return torch.tensor([index[character] for character in text], dtype=torch.int64)
-    except KeyError as error:
-        character = str(error.args[0])
+    index = np.full(sys.maxunicode + 1, -1, np.int64)  # by code point
+    index[_code_points("".join(vocabulary))] = np.arange(len(vocabulary))
+    ids = index[_code_points(text)]
+    if len(unknown := np.flatnonzero(ids < 0)):
+        place = int(unknown[0])
         raise DataError(
-            f"text: found {character!r} (U+{ord(character):04X}) at {text.index(character)}, "
+            f"text: found {text[place]!r} (U+{ord(text[place]):04X}) at {place}, "
             f"expected one of the vocabulary's {len(vocabulary)} characters"
-        ) from None
+        )
+    return torch.from_numpy(ids)
 
 
-def split(ids: Tensor, window: int) -> Splits:
-    """Cut indices 90 / 5 / 5 in order; each part must hold one window and its next character."""
-    train = int(len(ids) * TRAIN_SHARE)
-    valid = train + int(len(ids) * VALID_SHARE)
+def split(ids: Tensor, window: int, parts: tuple[int, int] | None = None) -> Splits:
+    """Cut indices at `parts`, or 90 / 5 / 5; each part holds a window and its next character."""
+    train, valid = parts or _usual_parts(len(ids))
     splits = Splits(ids[:train], ids[train:valid], ids[valid:])
     for name in ("train", "valid", "test"):
         if (found := len(getattr(splits, name))) <= window:
@@ -133,38 +102,69 @@ def split(ids: Tensor, window: int) -> Splits:
     return splits
 
 
-def _decode(name: str, content: bytes) -> Text:
+def describe_unseen(splits: Splits, vocabulary: tuple[str, ...]) -> Notes:
+    """A note for each part with characters that training never shows: how many, how often, which.
+
+    They stay in the vocabulary: their scores count, and say what a model gives to the unknown.
+    """
+    known = torch.bincount(splits.train, minlength=len(vocabulary)) > 0
+    parts = {"validation": splits.valid, "test": splits.test}
+    counts = {
+        name: torch.bincount(ids, minlength=len(vocabulary)).masked_fill(known, 0)
+        for name, ids in parts.items()
+    }
+    return tuple(_unseen_note(name, n, vocabulary) for name, n in counts.items() if n.any())
+
+
+def _usual_parts(length: int) -> tuple[int, int]:
+    train = int(length * TRAIN_SHARE)
+    return train, train + int(length * VALID_SHARE)
+
+
+def _unseen_note(part: str, counts: Tensor, vocabulary: tuple[str, ...]) -> str:
+    unseen = counts.nonzero().flatten().tolist()
+    named = ", ".join(repr(vocabulary[i]) for i in unseen[:MOST_NAMED])
+    rest = len(unseen) - MOST_NAMED
+    return (
+        f"{part}: {count(len(unseen), 'character')}, {count(int(counts.sum()), 'time')}, "
+        f"never in training: {named}" + (f" and {rest} more" if rest > 0 else "")
+    )
+
+
+def _read(name: str) -> bytes:
     try:
-        text = content.decode().removeprefix("\ufeff")  # the byte order mark
-    except UnicodeDecodeError as error:
+        return read_file(name)
+    except FileNotFoundError:
         raise DataError(
-            f"{name}: byte 0x{content[error.start]:02X} at offset {error.start} is not UTF-8; "
-            "convert the file first"
+            f"data: found {name!r}, expected {', '.join(NAMED)} or the path of a text file"
         ) from None
+
+
+def _load_ptb(symbols: str) -> Text:
+    contents = load_ptb()
+    train, valid, test = (spell_words(content) for content in contents)
+    parts = (len(train), len(train) + len(valid))
+    sha256 = hashlib.sha256(b"".join(contents)).hexdigest()
+    notes = ("words spelled out: a blank is '_', each line end is a character", "cut as published")
+    return Text("ptb", train + valid + test, sha256, parts, notes + _symbol_notes(symbols))
+
+
+def _make_text(name: str, content: bytes, symbols: str) -> Text:
+    unpacked, unpack_notes = unpack(name, content)
+    if symbols == "bytes":
+        text, notes = unpacked.decode("latin-1"), _symbol_notes(symbols)
+    else:
+        text, notes = decode(name, unpacked)
     if not text:
         raise DataError(f"{name}: the file is empty, expected text")
-    return Text(name, text, hashlib.sha256(content).hexdigest())
+    sha256 = hashlib.sha256(content).hexdigest()
+    return Text(name, text, sha256, notes=unpack_notes + notes)
 
 
-def _checked(content: bytes, place: str) -> bytes:
-    if (found := hashlib.sha256(content).hexdigest()) != SHAKESPEARE_SHA256:
-        raise DataError(
-            f"{place}: found SHA-256 {found}, expected {SHAKESPEARE_SHA256}; remove or replace it"
-        )
-    return content
+def _symbol_notes(symbols: str) -> Notes:
+    told = "symbols are bytes: bits per character are bits per byte"
+    return (told,) if symbols == "bytes" else ()
 
 
-def _write_cache(content: bytes) -> None:
-    path = cache_folder() / SHAKESPEARE
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(f".{os.getpid()}.part")
-    temporary.write_bytes(content)
-    os.replace(temporary, path)
-
-
-def _missing(why: str) -> str:
-    places = " nor ".join(str(path) for path in shakespeare_places())
-    return (
-        f"data: Tiny Shakespeare is not at {places}, {why}; set TORSOR_DATA_DIR to a folder that "
-        f"holds {SHAKESPEARE}, or train on --data python-docs or a file of your own"
-    )
+def _code_points(text: str) -> "np.ndarray[tuple[int], np.dtype[np.uint32]]":
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.dtype("<u4"))

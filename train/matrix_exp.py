@@ -20,6 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from train import native
+
 ANGLE = 1.2  # radians that the polynomial covers; its error there is below 4e-9
 DEGREE = 9
 MAX_SQUARINGS = 30  # more than float32 can follow; a norm beyond it is a broken model
@@ -45,20 +47,43 @@ def coefficients() -> tuple[float, ...]:
 def matrix_exp(S: Tensor) -> Tensor:  # (..., d, d) -> (..., d, d)
     """exp(S) of skew-symmetric S, equal to `matrix_exp_reference` to float accuracy.
 
-    S of any norm up to 2^30; NaN in gives NaN out, and leaves the rest of the batch alone. In an
-    ONNX export this is one `torsor.MatrixExp` node.
+    S of any norm up to 2^30; NaN in gives NaN out, and leaves the rest of the batch alone. A native
+    kernel does it where there is one (`train.native`); in an ONNX export this is one
+    `torsor.MatrixExp` node.
     """
     if torch.onnx.is_in_onnx_export():
         exported: Tensor = torch.onnx.ops.symbolic(
             "torsor::MatrixExp", (S,), dtype=S.dtype, shape=S.shape, version=1
         )
         return exported
+    with torch.autocast(S.device.type, enabled=False):
+        return _exact_exp(_exact(S))
+
+
+def _exact(S: Tensor) -> Tensor:
+    return S.float() if S.dtype == torch.bfloat16 else S  # 8 bits are too few to stay on a group
+
+
+def _exact_exp(S: Tensor) -> Tensor:
+    _tell(S)
+    if native.available(S):
+        return native.matrix_exp(S)
     angle = angle_bound(S)
-    for observe in _observers:
-        observe(angle)
     if not math.isfinite(angle):  # a broken matrix has no say in how the others are squared
         angle = angle_bound(S[torch.linalg.matrix_norm(S).isfinite()])
     return _scale_and_square(S, num_squarings(angle))
+
+
+def ortho_step(H: Tensor, S: Tensor) -> Tensor:  # (..., d, d), (..., d, d) -> (..., d, d)
+    """H exp(S) for skew-symmetric S, in one kernel where there is one."""
+    if torch.onnx.is_in_onnx_export():
+        return H @ matrix_exp(S)
+    with torch.autocast(S.device.type, enabled=False):
+        H, S = _exact(H), _exact(S)
+        if not native.available(H, S):
+            return H @ _exact_exp(S)
+        _tell(S)
+        return native.ortho_step(H, S)
 
 
 def matrix_exp_reference(S: Tensor) -> Tensor:  # (..., d, d) -> (..., d, d)
@@ -92,6 +117,13 @@ def observed_angles() -> Iterator[list[float]]:
 
 
 _observers: list[Callable[[float], None]] = []
+
+
+def _tell(S: Tensor) -> None:
+    if _observers:
+        angle = angle_bound(S)
+        for observe in _observers:
+            observe(angle)
 
 
 def _scale_and_square(S: Tensor, squarings: int) -> Tensor:

@@ -3,11 +3,12 @@
     parameters --weights()--> effective weights {name: tensor}
     step(weights, state, x) -> (state, y):  state' = update(weights, state, x);  y = readout(state')
 
-`y` are the logits of the character after x, so `readout(initial state)` predicts the first one. An
-object holds parameters only: state goes in and comes out. Every family is one file in
-`train/models/`; this page finds it by its name.
+For text, x is a character and `y` are the logits of the next one, so `readout(initial state)`
+predicts the first. For other tasks x may be a vector; `drive` makes the two one: a character is a
+one-hot vector. An object holds parameters only: state goes in and comes out. Every family is one
+file in `train/models/`; this page finds it by its name.
 
-Letters: B batch, T time, V vocabulary.
+Letters: B batch, T time, V input size (text: the vocabulary's), Y output size (text: V too).
 """
 
 import importlib
@@ -35,13 +36,21 @@ class Target(NamedTuple):
 
 
 class Model(nn.Module, ABC):
-    """A family of text models: everything that training, export and ablation need to know."""
+    """A family of sequence models: everything that training, export and ablation need to know.
+
+    `Config` is a frozen dataclass with `input_size` and `output_size`; its other fields are
+    command-line options. `grows` names the one that a parameter budget decides.
+    """
 
     family: ClassVar[str]
-    Config: ClassVar[Any]  # frozen dataclass; its fields are command-line options
+    Config: ClassVar[Any]
+    takes: ClassVar[tuple[str, ...]] = ("characters", "vectors")
     learning_rate: ClassVar[float] = 0.01  # peak that suits the family at 100K parameters
     learning_rates: ClassVar[dict[str, float]] = {}  # parameter: multiple of the run's rate
+    weight_decays: ClassVar[dict[str, float]] = {}  # the same for its decay
+    dropped: ClassVar[tuple[str, ...]] = ()  # weights whose entries weight dropout leaves out
     correct_every: ClassVar[int] = 0  # positions between calls of `correct`; 0: never
+    grows: ClassVar[str]
 
     config: Any
 
@@ -55,22 +64,22 @@ class Model(nn.Module, ABC):
 
     @abstractmethod
     def update(self, weights: Weights, state: State, x: Tensor) -> State:
-        """The state after taking characters x (B)."""
+        """The state after taking characters x (B), or vectors x (B, V)."""
 
     @abstractmethod
     def readout(self, weights: Weights, state: State) -> Tensor:
-        """Logits (B, V) of the next character."""
+        """Outputs (B, Y): of text models the logits of the next character."""
 
     @abstractmethod
     def scan(self, weights: Weights, state: State, xs: Tensor) -> tuple[State, Tensor]:
-        """`step` folded over xs (T, B), in its fast form: final state and logits (T, B, V)."""
+        """`step` folded over xs (T, B) or (T, B, V), in its fast form: state and ys (T, B, Y)."""
 
     @abstractmethod
     def targets(self) -> list[Target]:
         """What ablations may edit."""
 
     def step(self, weights: Weights, state: State, x: Tensor) -> tuple[State, Tensor]:
-        """One character in, the logits (B, V) of the next one out."""
+        """One x in, its y (B, Y) out."""
         state = self.update(weights, state, x)
         return state, self.readout(weights, state)
 
@@ -80,6 +89,11 @@ class Model(nn.Module, ABC):
         Applied to streams at positions that are multiples of `correct_every`.
         """
         return state
+
+    def elements(self, state: State) -> Tensor | None:
+        """The group elements (B, n, n) that a state is, of families whose states live on one."""
+        del state
+        return None
 
     def num_parameters(self) -> int:
         """All of them, embeddings and biases too."""
@@ -94,7 +108,16 @@ def scan_reference(
     for x in xs:
         state, y = model.step(weights, state, x)
         ys.append(y)
-    return state, torch.stack(ys)  # (T, B, V)
+    return state, torch.stack(ys)  # (T, B, Y)
+
+
+def drive(table: Tensor, x: Tensor) -> Tensor:  # (V, ...), (B) or (B, V) -> (B, ...)
+    """Row x of a table for characters, Σ_i x_i · row i for vectors; x may have more first axes."""
+    if not x.is_floating_point():
+        rows = table.index_select(0, x.flatten())
+        return torch.unflatten(rows, 0, x.shape) if x.ndim != 1 else rows
+    driven: Tensor = torch.tensordot(x, table, dims=1)
+    return driven
 
 
 def predict(model: Model, weights: Weights, state: State, xs: Tensor) -> tuple[State, Tensor]:

@@ -4,7 +4,8 @@
 Where the paper leaves a choice open: tokens are ambient matrices, mixing is a full D×D map that
 starts near the identity, H_0 = I.
 
-Letters: B batch, T time, V vocabulary, d matrix size, D = dim g.
+Letters: B batch, T time, V input size, Y output size, d size of the group, n of its real matrices,
+A numbers of an ambient matrix, D = dim g.
 """
 
 from dataclasses import dataclass, field
@@ -12,102 +13,120 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from train.groups import SO
-from train.model import Model, State, Target, Weights
+from train.groups.choice import group_names, make_group
+from train.mixing import MIXINGS, Mixing, mix
+from train.model import Model, State, Target, Weights, drive
+from train.native import available, osm_scan
 from train.settings import check_range
 
 # A step turns planes by about √(2d)·std radians; two radians at the start never learn.
 TOKEN_STD = 0.05
 PROTOTYPE_STD = 0.4
-MIXING_STD = 0.02
 MAX_D = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OsmRnnConfig:
-    """Sizes of an OSM-RNN over SO(d)."""
+    """Sizes of an OSM-RNN over a group."""
 
-    vocabulary_size: int
-    d: int = field(default=22, metadata={"help": "matrix size; the state is in SO(d)"})
-    mixing: str = field(
-        default="linear",
-        metadata={"help": "map of the tangent before exp", "choices": ("linear", "none")},
+    input_size: int
+    output_size: int
+    group: str = field(
+        default="so", metadata={"help": "group that the state is in", "choices": group_names()}
     )
+    d: int = field(default=22, metadata={"help": "size of the group, as in SO(d)"})
+    mixing: str = field(
+        default="linear", metadata={"help": "map of the tangent before exp", "choices": MIXINGS}
+    )
+    rank: int = field(default=32, metadata={"help": "of the low-rank mixing"})
 
     def __post_init__(self) -> None:
-        check_range("d", self.d, 2, MAX_D)
-        if self.mixing not in ("linear", "none"):
-            raise ValueError(f"mixing: found {self.mixing!r}, expected 'linear' or 'none'")
+        check_range("d", self.d, 1, MAX_D)
+        make_group(self.group, self.d)
+        check_range("rank", self.rank, 1, MAX_D**2)
+        if self.mixing not in MIXINGS:
+            raise ValueError(f"mixing: found {self.mixing!r}, expected {', '.join(MIXINGS)}")
 
 
 class OsmRnn(Model):
-    """H' = H exp(Γ proj(Hᵀ M_x)),  logits_v = τ tr(H'ᵀ P_v) + b_v.
+    """H' = H exp(Γ proj(H* M_x)),  y_v = τ Re tr(H'* P_v) + b_v.
 
-    | weight                | shape     | paper |                                         |
-    |-----------------------|-----------|-------|-----------------------------------------|
-    | `input`               | (V, d, d) | M     | any matrices                            |
-    | `mixing`              | (D, D)    | Γ     | on coordinates of so(d); absent if none |
-    | `readout.prototypes`  | (V, d, d) | P     | in SO(d)                                |
-    | `readout.temperature` | ()        | τ     | positive                                |
-    | `readout.bias`        | (V)       | b     |                                         |
+    | weight                | shape     | paper |                                        |
+    |-----------------------|-----------|-------|----------------------------------------|
+    | `input`               | (V, n, n) | M     | free matrices                          |
+    | `mixing`              | (D, D)    | Γ     | on coordinates of g; `train.mixing`    |
+    | `readout.prototypes`  | (Y, n, n) | P     | in G, in every component of it in turn |
+    | `readout.temperature` | ()        | τ     | positive                               |
+    | `readout.bias`        | (Y)       | b     |                                        |
     """
 
     family = "osm-rnn"
     Config = OsmRnnConfig
     learning_rate = 0.015
-    learning_rates = {"tokens": 0.5, "mixing": 0.25}
+    learning_rates = {"tokens": 0.5, "mixing.matrix": 0.25}
+    dropped = ("mixing", "input")
     correct_every = 16
+    grows = "d"
 
     def __init__(self, config: OsmRnnConfig, generator: torch.Generator | None = None) -> None:
         super().__init__()
-        self.config, self.group = config, SO(config.d)
-        V, d, D = config.vocabulary_size, config.d, self.group.dim
+        self.config, self.group = config, make_group(config.group, config.d)
+        V, Y, D = config.input_size, config.output_size, self.group.dim
 
         def normal(std: float, *shape: int) -> Tensor:
             return torch.randn(*shape, generator=generator) * std
 
-        self.tokens = nn.Parameter(normal(TOKEN_STD, V, d, d))
-        self.prototype_coordinates = nn.Parameter(normal(PROTOTYPE_STD, V, D))
+        self.tokens = nn.Parameter(normal(TOKEN_STD, V, self.group.ambient_dim))
+        self.prototype_coordinates = nn.Parameter(normal(PROTOTYPE_STD, Y, D))
         self.log_temperature = nn.Parameter(torch.zeros(()))
-        self.bias = nn.Parameter(torch.zeros(V))
-        if config.mixing == "linear":
-            self.mixing = nn.Parameter(torch.eye(D) + normal(MIXING_STD, D, D))
+        self.bias = nn.Parameter(torch.zeros(Y))
+        self.mixing = Mixing(config.mixing, self.group, config.rank, generator)
 
     def weights(self) -> Weights:
         """Prototypes exp(·) in the group, temperature exp(·)."""
-        weights = {
-            "input": self.tokens,
-            "readout.prototypes": self.group.exp(self.group.tangent(self.prototype_coordinates)),
+        prototypes = self.group.exp(self.group.tangent(self.prototype_coordinates))
+        sides = self.group.components(len(prototypes)).to(prototypes)
+        return {
+            "input": self.group.ambient(self.tokens),
+            "readout.prototypes": prototypes @ sides if self.config.group == "o" else prototypes,
             "readout.temperature": self.log_temperature.exp(),
             "readout.bias": self.bias,
+            **self.mixing.weights("mixing"),
         }
-        return weights | ({"mixing": self.mixing} if self.config.mixing == "linear" else {})
 
     def init_state(self, batch: int) -> State:
-        """H = I: (B, d, d)."""
+        """H = I: (B, n, n)."""
         identity = self.group.identity().to(self.bias)
         return {"H": identity.expand(batch, -1, -1).contiguous()}
 
     def update(self, weights: Weights, state: State, x: Tensor) -> State:
-        """H' = H exp(Γ proj(Hᵀ M_x))."""
-        return {"H": self._move(weights, state["H"], weights["input"].index_select(0, x))}
+        """H' = H exp(Γ proj(H* M_x))."""
+        return {"H": self._move(weights, state["H"], drive(weights["input"], x))}
 
     def readout(self, weights: Weights, state: State) -> Tensor:
-        """logits_v = τ tr(Hᵀ P_v) + b_v: (..., V)."""
+        """y_v = τ Re tr(H* P_v) + b_v: (..., Y)."""
         H, P = state["H"].flatten(-2), weights["readout.prototypes"].flatten(-2)
-        return weights["readout.temperature"] * (H @ P.mT) + weights["readout.bias"]
+        scale = weights["readout.temperature"] * self.group.trace_scale
+        return scale * (H @ P.mT) + weights["readout.bias"]
 
     def scan(self, weights: Weights, state: State, xs: Tensor) -> tuple[State, Tensor]:
-        """The loop of updates; tokens are gathered and states read out for all times at once."""
-        H, Hs = state["H"], []
-        for M in weights["input"][xs]:  # (T, B, d, d)
-            H = self._move(weights, H, M)
-            Hs.append(H)
-        return {"H": H}, self.readout(weights, {"H": torch.stack(Hs)})
+        """The loop of updates, in C where it can be; states are read out for all times at once."""
+        table, mixing = weights["input"], weights.get("mixing")
+        if self._is_native(table):
+            rows = xs if not xs.is_floating_point() else _indices(xs)
+            table = table if rows is xs else drive(table, xs).flatten(0, 1)
+            Hs = osm_scan(table, rows, state["H"], mixing)  # (T, B, n, n)
+        else:
+            Hs = self._loop(weights, state["H"], drive(table, xs))
+        return {"H": Hs[-1]}, self.readout(weights, {"H": Hs})
 
     def correct(self, state: State) -> State:
-        """One Newton-Schulz step towards SO(d)."""
+        """One Newton-Schulz step towards G."""
         return {"H": self.group.correct(state["H"])}
+
+    def elements(self, state: State) -> Tensor:
+        """H itself."""
+        return state["H"]
 
     def targets(self) -> list[Target]:
         """Γ and the prototypes."""
@@ -123,10 +142,27 @@ class OsmRnn(Model):
             ("zero",),
             "group elements that the logits compare the state with",
         )
-        return [mixing, prototypes] if self.config.mixing == "linear" else [prototypes]
+        has_matrix = self.config.mixing in ("linear", "low-rank")
+        return [mixing, prototypes] if has_matrix else [prototypes]
+
+    def _is_native(self, table: Tensor) -> bool:
+        return (
+            self.config.group in ("so", "o")
+            and self.config.mixing != "bch"
+            and available(table)
+        )
+
+    def _loop(self, weights: Weights, H: Tensor, Ms: Tensor) -> Tensor:
+        Hs = []
+        for M in Ms:  # (T, B, n, n)
+            H = self._move(weights, H, M)
+            Hs.append(H)
+        return torch.stack(Hs)
 
     def _move(self, weights: Weights, H: Tensor, M: Tensor) -> Tensor:
-        u = self.group.coordinates(H.mT @ M)  # (B, D)
-        if "mixing" in weights:
-            u = u @ weights["mixing"].mT
-        return H @ self.group.exp(self.group.tangent(u))
+        return self.group.move(H, mix(self.group, weights, "mixing", H.mT @ M))
+
+
+def _indices(xs: Tensor) -> Tensor:
+    """Row t·B + b for time t and stream b: (T, B)."""
+    return torch.arange(xs.shape[0] * xs.shape[1], device=xs.device).view(xs.shape[:2])

@@ -1,0 +1,72 @@
+"""Mixing: what becomes of a tangent before it is taken.
+
+| mixing     | parameters       | tangent taken for Ξ = proj(A), coordinates u      |
+|------------|------------------|---------------------------------------------------|
+| `none`     | -                | Ξ                                                 |
+| `linear`   | Γ: (D, D)        | coordinates Γ u                                   |
+| `low-rank` | (D, r) and (r,D) | the same, Γ = I + U W                             |
+| `bch`      | C ∈ g: D numbers | Ξ + C + [Ξ, C]/2 + ([Ξ, [Ξ, C]] + [C, [C, Ξ]])/12 |
+
+Γ starts near I and C at 0, so a mixed model starts as the unmixed one. The last row is log(exp Ξ
+exp C) to third order (Baker, Campbell, Hausdorff): intrinsic to the group, it needs no basis. The
+names are those of arXiv 2602.18417, section 3; the forms are our reading of them.
+
+Letters: n matrix size, D = dim g.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from train.groups.group import Group
+from train.model import Weights
+
+MIXINGS = ("linear", "low-rank", "bch", "none")
+MIXING_STD = 0.02
+
+
+class Mixing(nn.Module):
+    """The parameters of one map g -> g."""
+
+    def __init__(
+        self, kind: str, group: Group, rank: int, generator: torch.Generator | None
+    ) -> None:
+        super().__init__()
+        self.kind, self.group, D = kind, group, group.dim
+
+        def normal(std: float, *shape: int) -> Tensor:
+            return torch.randn(*shape, generator=generator) * std
+
+        if kind == "linear":
+            self.matrix = nn.Parameter(torch.eye(D) + normal(MIXING_STD, D, D))
+        elif kind == "low-rank":
+            self.left = nn.Parameter(normal(MIXING_STD, D, rank))
+            self.right = nn.Parameter(normal(D**-0.5, rank, D))
+        elif kind == "bch":
+            self.constant = nn.Parameter(normal(MIXING_STD, D))
+
+    def weights(self, name: str) -> Weights:
+        """Γ under `name`, or C under `name.constant`, or nothing."""
+        if self.kind == "linear":
+            return {name: self.matrix}
+        if self.kind == "low-rank":
+            return {name: torch.eye(self.group.dim).to(self.left) + self.left @ self.right}
+        return {f"{name}.constant": self.group.tangent(self.constant)} if self.kind == "bch" else {}
+
+
+def mix(group: Group, weights: Weights, name: str, A: Tensor) -> Tensor:
+    """The tangent to take for an ambient A, as the weights under `name` say: (..., n, n)."""
+    if (constant := weights.get(f"{name}.constant")) is not None:
+        return join(group.project(A), constant)
+    u = group.coordinates(A)
+    return group.tangent(u @ weights[name].mT if name in weights else u)
+
+
+def join(X: Tensor, C: Tensor) -> Tensor:
+    """log(exp X exp C) to third order: (..., n, n)."""
+    XC = bracket(X, C)
+    return X + C + XC / 2 + (bracket(X, XC) - bracket(C, XC)) / 12
+
+
+def bracket(X: Tensor, Y: Tensor) -> Tensor:
+    """[X, Y] = XY - YX."""
+    return X @ Y - Y @ X

@@ -1,0 +1,226 @@
+"""OSMFormer: attention over states that are elements of a matrix group.
+
+"Subgroups of U(d) Induce Natural RNN and Transformer Architectures", arXiv 2602.18417: similarity
+Re tr(H_i* H_j), and two tangent phases a layer, attention and grounding. Where the paper leaves a
+choice open: every phase of every layer has its own Γ, tokens are ambient matrices that all layers
+share, and attention looks back over a window, so that a stream's state is of constant size.
+
+**Positions.** Attention over a plain prefix is a function of a set and doesn't learn order: it ends
+near bigrams (3.48 bits per character after 600 iterations on Tiny Shakespeare, where the same
+model with positions has 2.57). Learned absolute positions were as bad, as they break the symmetry.
+What works is native to the group: R_p, a rotation by p·ω of the maximal torus, acts on keys from
+the left, and each head h looks for a lag by a torus element K_h of its own. Only R_i* R_j = R_(j-i)
+ever matters, and states leave a layer un-rotated, so the model is relative throughout. A key keeps
+its rotation in the mean: the lag that it came from leaves a signature.
+
+Letters: B batch, T time, V input size, Y output size, W context, d size of the group, n of its real
+matrices, m planes of its torus, D = dim g.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from train.groups.choice import group_names, make_group
+from train.mixing import MIXINGS, Mixing, mix
+from train.model import Model, State, Target, Weights, drive
+from train.positions import num_planes, plane_rows, rotate
+from train.settings import check_range
+
+TOKEN_STD = 0.1
+PROTOTYPE_STD = 0.3
+SHARPNESS = 4.0  # of attention at the start: the score of a state with itself
+LONGEST_WAVE = 100.0  # ω_k = 100^(-k/m)
+UNSEEN = -1e30  # score of a place in the window that holds nothing yet
+PHASES = ("attention", "grounding")
+MAX_D, MAX_LAYERS, MAX_CONTEXT = 512, 64, 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OsmFormerConfig:
+    """Sizes of an OSMFormer over a group."""
+
+    input_size: int
+    output_size: int
+    group: str = field(
+        default="so", metadata={"help": "group that the states are in", "choices": group_names()}
+    )
+    d: int = field(default=15, metadata={"help": "size of the group, as in SO(d)"})
+    layers: int = field(default=3, metadata={"help": "each an attention and a grounding phase"})
+    heads: int = field(default=2, metadata={"help": "attention heads, one lag each at the start"})
+    context: int = field(default=32, metadata={"help": "states that attention sees, its own too"})
+    mixing: str = field(
+        default="linear", metadata={"help": "map of the tangents before exp", "choices": MIXINGS}
+    )
+    rank: int = field(default=32, metadata={"help": "of the low-rank mixing"})
+
+    def __post_init__(self) -> None:
+        check_range("d", self.d, 1, MAX_D)
+        make_group(self.group, self.d)
+        check_range("layers", self.layers, 1, MAX_LAYERS)
+        check_range("heads", self.heads, 1, 64)
+        check_range("context", self.context, 2, MAX_CONTEXT)
+        check_range("rank", self.rank, 1, MAX_D**2)
+        if self.mixing not in MIXINGS:
+            raise ValueError(f"mixing: found {self.mixing!r}, expected {', '.join(MIXINGS)}")
+
+
+class OsmFormer(Model):
+    """H_i = exp(proj M_x) in layer 0, then in every layer
+
+        s_ij = β_h Re tr((R_i K_h H_i)* R_j H_j) / d,   j in i - W + 1 ... i,   α = softmax_j s
+        H_i <- H_i exp(Γ_a proj(H_i* Σ_hj α_hij R_i* R_j H_j))     attention
+        H_i <- H_i exp(Γ_g proj(H_i* M_x))                         grounding
+
+    and y_v = τ Re tr(H_i* P_v) + b_v after the last.
+
+    | weight                         | shape     |                                              |
+    |--------------------------------|-----------|----------------------------------------------|
+    | `input`                        | (V, n, n) | M, free matrices                             |
+    | `layers.L.attention.sharpness` | (heads)   | β                                            |
+    | `layers.L.attention.frequency` | (m)       | ω, radians a position                        |
+    | `layers.L.attention.phase`     | (heads,m) | angles of K_h                                |
+    | `layers.L.PHASE.mixing`        | (D, D)    | Γ; see `train.mixing`                        |
+    | `layers.L.PHASE.gain`          | ()        | factor of the tangent taken; 0: no phase     |
+    | `readout...`                   |           | P, τ, b as in the OSM-RNN                    |
+    """
+
+    family = "osm-former"
+    Config = OsmFormerConfig
+    learning_rate = 0.015
+    correct_every = 0  # every state is made anew from its character: nothing drifts
+    grows = "d"
+
+    def __init__(self, config: OsmFormerConfig, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.config, self.group = config, make_group(config.group, config.d)
+        V, Y, D, m = config.input_size, config.output_size, self.group.dim, num_planes(self.group)
+
+        def normal(std: float, *shape: int) -> Tensor:
+            return torch.randn(*shape, generator=generator) * std
+
+        self.tokens = nn.Parameter(normal(TOKEN_STD, V, self.group.ambient_dim))
+        self.prototype_coordinates = nn.Parameter(normal(PROTOTYPE_STD, Y, D))
+        self.log_temperature = nn.Parameter(torch.zeros(()))
+        self.bias = nn.Parameter(torch.zeros(Y))
+        L, heads = config.layers, config.heads
+        frequency = LONGEST_WAVE ** (-torch.arange(m) / max(m, 1))  # (m)
+        lags = torch.arange(1.0, heads + 1).unsqueeze(-1)  # head h looks h + 1 back
+        self.log_sharpness = nn.Parameter(torch.full((L, heads), SHARPNESS).log())
+        self.frequency = nn.Parameter(frequency.repeat(L, 1))
+        self.phase = nn.Parameter((-lags * frequency).repeat(L, 1, 1))
+        self.gain = nn.Parameter(torch.ones(L, len(PHASES)))
+        self.mixings = nn.ModuleList(
+            Mixing(config.mixing, self.group, config.rank, generator) for _ in range(L * 2)
+        )
+
+    def weights(self) -> Weights:
+        """Prototypes exp(·) in the group, temperature and sharpness exp(·)."""
+        prototypes = self.group.exp(self.group.tangent(self.prototype_coordinates))
+        if self.config.group == "o":
+            prototypes = prototypes @ self.group.components(len(prototypes)).to(prototypes)
+        weights = {"input": self.group.ambient(self.tokens)}
+        for layer in range(self.config.layers):
+            name = f"layers.{layer}.attention"
+            weights[f"{name}.sharpness"] = self.log_sharpness[layer].exp()
+            weights[f"{name}.frequency"] = self.frequency[layer]
+            weights[f"{name}.phase"] = self.phase[layer]
+            for i, phase in enumerate(PHASES):
+                mixing = self.mixings[2 * layer + i]
+                assert isinstance(mixing, Mixing)
+                weights[f"layers.{layer}.{phase}.gain"] = self.gain[layer, i]
+                weights |= mixing.weights(f"layers.{layer}.{phase}.mixing")
+        return weights | {
+            "readout.prototypes": prototypes,
+            "readout.temperature": self.log_temperature.exp(),
+            "readout.bias": self.bias,
+        }
+
+    def init_state(self, batch: int) -> State:
+        """An empty window a layer, and H = I: (B, n, n) to read out."""
+        n, W = self.group.size, self.config.context
+        H = self.group.identity().to(self.bias).expand(batch, -1, -1).contiguous()
+        seen = {"seen": torch.zeros(batch, W - 1).to(self.bias)}
+        windows = {
+            f"layers.{layer}": torch.zeros(batch, W - 1, n, n).to(self.bias)
+            for layer in range(self.config.layers)
+        }
+        return {"H": H, **seen, **windows}
+
+    def update(self, weights: Weights, state: State, x: Tensor) -> State:
+        """All layers at one position; every window drops its oldest state."""
+        return self._advance(weights, state, drive(weights["input"], x).unsqueeze(1))[0]
+
+    def readout(self, weights: Weights, state: State) -> Tensor:
+        """y_v = τ Re tr(H* P_v) + b_v: (..., Y)."""
+        H, P = state["H"].flatten(-2), weights["readout.prototypes"].flatten(-2)
+        scale = weights["readout.temperature"] * self.group.trace_scale
+        return scale * (H @ P.mT) + weights["readout.bias"]
+
+    def scan(self, weights: Weights, state: State, xs: Tensor) -> tuple[State, Tensor]:
+        """All positions at once, each layer after the other."""
+        Ms = drive(weights["input"], xs.transpose(0, 1))  # (B, T, n, n)
+        state, Hs = self._advance(weights, state, Ms)
+        return state, self.readout(weights, {"H": Hs.transpose(0, 1)})
+
+    def elements(self, state: State) -> Tensor:
+        """The state that is read out."""
+        return state["H"]
+
+    def targets(self) -> list[Target]:
+        """Every phase's Γ and gain, and the prototypes."""
+        found = []
+        for layer in range(self.config.layers):
+            for phase in PHASES:
+                name = f"layers.{layer}.{phase}"
+                told = f"{phase} of layer {layer}"
+                if self.config.mixing in ("linear", "low-rank"):
+                    meaning = f"linear map Γ of the tangent that {told} takes"
+                    ops = ("schur", "zero", "identity")
+                    found.append(Target(f"{name}.mixing", f"{name}.mixing", ops, meaning))
+                found.append(Target(name, f"{name}.gain", ("zero",), f"{told}, on or off"))
+        told = "group elements that the logits compare the state with"
+        return [*found, Target("prototypes", "readout.prototypes", ("zero",), told)]
+
+    def _advance(self, weights: Weights, state: State, Ms: Tensor) -> tuple[State, Tensor]:
+        """T positions (B, T, n, n) through all layers, and the states that come out."""
+        H, W = self.group.exp(self.group.project(Ms)), self.config.context
+        seen = torch.cat([state["seen"], torch.ones_like(Ms[:, :, 0, 0])], dim=1)  # (B, W-1+T)
+        after = {"seen": seen[:, -(W - 1) :]}
+        for layer in range(self.config.layers):
+            keys = torch.cat([state[f"layers.{layer}"], H], dim=1)  # (B, W-1+T, n, n)
+            after[f"layers.{layer}"] = keys[:, -(W - 1) :]
+            mean = self._attend(weights, f"layers.{layer}.attention", H, keys, seen)
+            H = self._move(weights, f"layers.{layer}.attention", H, mean)
+            H = self._move(weights, f"layers.{layer}.grounding", H, Ms)
+        return {"H": H[:, -1], **after}, H
+
+    def _attend(self, weights: Weights, name: str, H: Tensor, keys: Tensor, seen: Tensor) -> Tensor:
+        """Σ_hj α_hij R_i* R_j H_j for every i: (B, T, n, n)."""
+        T, S, order = H.shape[1], keys.shape[1], plane_rows(self.group).to(H.device)
+        places = torch.arange(S, device=H.device).to(H)
+        angles = places.unsqueeze(-1) * weights[f"{name}.frequency"]  # (S, m)
+        sought = weights[f"{name}.phase"].unsqueeze(1) + angles[S - T :]  # (heads, T, m)
+        G = rotate(keys.index_select(-2, order), angles.cos(), angles.sin())  # (B, S, n, n)
+        Q = rotate(H.index_select(-2, order).unsqueeze(1), sought.cos(), sought.sin())
+        sharpness = weights[f"{name}.sharpness"] * (self.group.trace_scale / self.group.d)
+        Q = (Q * sharpness.view(-1, 1, 1, 1)).flatten(1, 2).flatten(2)  # (B, heads·T, n²)
+        scores = torch.unflatten(Q @ G.flatten(2).mT, 1, (-1, T))  # (B, heads, T, S)
+        share = (scores + self._hidden(seen, T)).softmax(-1).sum(1)  # (B, T, S), over heads
+        mean = torch.unflatten(share @ G.flatten(2), 2, H.shape[2:])
+        back = rotate(mean, angles[S - T :].cos(), -angles[S - T :].sin())
+        return back.index_select(-2, torch.argsort(order))
+
+    def _hidden(self, seen: Tensor, T: int) -> Tensor:
+        """0 where a position may look, `UNSEEN` where not: (B, 1, T, S)."""
+        S, W = seen.shape[1], self.config.context
+        places = torch.arange(S, device=seen.device)
+        lag = places[S - T :].unsqueeze(-1) - places  # (T, S)
+        near = ((lag >= 0) & (lag < W)).to(seen)
+        hidden: Tensor = (near * seen.unsqueeze(1) < 0.5).to(seen).unsqueeze(1) * UNSEEN
+        return hidden
+
+    def _move(self, weights: Weights, phase: str, H: Tensor, A: Tensor) -> Tensor:
+        S = weights[f"{phase}.gain"] * mix(self.group, weights, f"{phase}.mixing", H.mT @ A)
+        return self.group.move(H, S)
