@@ -4,7 +4,7 @@
     torsor train osm-rnn --out runs/osm --resume
     torsor train lstm --preset 200k --seeds 0,1,2 --out runs/lstm
     torsor train tanh-rnn --task flip-flop --n 64 --bias none --out runs/flip-flop
-    torchrun --nproc-per-node 2 -m train transformer --out runs/transformer
+    torchrun --nproc-per-node 2 -m train -- transformer --out runs/transformer
 
 Writes checkpoints, metrics.jsonl and report.html into RUN. Ctrl-C ends with a checkpoint; --resume
 goes on from the newest one and reaches the bits of an uninterrupted run.

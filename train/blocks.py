@@ -34,6 +34,7 @@ from train.associative_scan import linear_scan, rotate
 from train.model import Model, State, Target, Weights, drive
 
 Layer = dict[str, Tensor]  # the weights of one, by the ends of their names
+LAYER = ("norm", "angle", "decay", "input", "output", "skip", "gate", "gate.bias")
 
 
 class PlaneStack(Model):
@@ -127,7 +128,7 @@ class PlaneStack(Model):
         return {"z": torch.stack(last, 1), "h": h[-1]}, self.readout(weights, {"h": h})
 
     def targets(self) -> list[Target]:
-        """What drives, turns, dampens and reads each layer's planes, and each head alone."""
+        """What turns, dampens, drives and reads the planes of each layer, and its gate."""
         return [target for index in range(self.num_layers) for target in self._layer_targets(index)]
 
     def _layer_targets(self, index: int) -> list[Target]:
@@ -162,9 +163,6 @@ def check_ring(name: str, least: float, most: float, max_phase: float) -> None:
         raise ValueError(f"{name}_min, {name}_max: found {least} and {most}, expected {expected}")
     if not 0.0 < max_phase <= math.tau:
         raise ValueError(f"max_phase: found {max_phase}, expected more than 0 and at most 2π")
-
-
-LAYER = ("norm", "angle", "decay", "input", "output", "skip", "gate", "gate.bias")
 
 
 def _layer(weights: Weights, index: int) -> Layer:

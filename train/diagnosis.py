@@ -41,6 +41,8 @@ def root_mean_square(state: State) -> float:
 
 def eigen_angles(R: Tensor) -> Tensor:
     """The angles (rad) in [0, π] of orthogonal matrices' eigenvalues: (..., n, n) -> (..., n)."""
+    if not R.isfinite().all():
+        return torch.full(R.shape[:-1], torch.nan)
     angles: Tensor = torch.linalg.eigvals(R.double().cpu()).angle().abs()
     return angles
 

@@ -116,6 +116,11 @@ def observed_angles() -> Iterator[list[float]]:
         _observers.remove(angles.append)
 
 
+def is_observed() -> bool:
+    """Whether someone wants to know the angles, so that they must pass `matrix_exp` one by one."""
+    return bool(_observers)
+
+
 _observers: list[Callable[[float], None]] = []
 
 

@@ -18,7 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from train.groups.group import Group
+from train.groups.orthogonal import SO, O
+from train.matrix_exp import is_observed
 from train.model import Weights
+from train.native import available, osm_scan
 
 MIXINGS = ("linear", "low-rank", "bch", "none")
 MIXING_STD = 0.02
@@ -51,6 +54,30 @@ class Mixing(nn.Module):
         if self.kind == "low-rank":
             return {name: torch.eye(self.group.dim).to(self.left) + self.left @ self.right}
         return {f"{name}.constant": self.group.tangent(self.constant)} if self.kind == "bch" else {}
+
+
+def step(
+    group: Group, weights: Weights, name: str, H: Tensor, A: Tensor, gain: Tensor | None = None
+) -> Tensor:
+    """H exp(gain · Γ proj(H* A)), in one kernel where there is one: (..., n, n)."""
+    if is_native(group, weights, name, H, A) and (gain is None or name in weights):
+        mixing = weights.get(name)
+        mixing = mixing if mixing is None or gain is None else gain * mixing
+        rows = torch.arange(H[..., 0, 0].numel()).unsqueeze(0)
+        moved = osm_scan(A.flatten(0, -3), rows, H.flatten(0, -3), mixing)
+        return moved.view(H.shape)
+    S = mix(group, weights, name, H.mT @ A)
+    return group.move(H, S if gain is None else gain * S)
+
+
+def is_native(group: Group, weights: Weights, name: str, *tensors: Tensor) -> bool:
+    """Whether `train.native.osm_scan` can take such steps."""
+    return (
+        isinstance(group, SO | O)
+        and f"{name}.constant" not in weights
+        and not (torch.onnx.is_in_onnx_export() or is_observed())
+        and available(*tensors)
+    )
 
 
 def mix(group: Group, weights: Weights, name: str, A: Tensor) -> Tensor:

@@ -31,7 +31,11 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
         # What isn't given stays out of the namespace, so --resume can tell it from a default.
         kind, told = family(name), (sys.modules[family(name).__module__].__doc__ or "").split("\n")
         command = families.add_parser(
-            name, help=told[0], allow_abbrev=False, argument_default=argparse.SUPPRESS
+            name,
+            help=told[0],
+            usage=f"torsor train {name} --out RUN [options]",
+            allow_abbrev=False,
+            argument_default=argparse.SUPPRESS,
         )
         _add_places(command)
         own = {"learning_rate": kind.learning_rate}

@@ -4,7 +4,7 @@
 
 R_p acts from the left, so it leaves right multiplication, by which states move, alone; and since
 only R_i* R_j ever matters, everything is relative. Plane k has the rows k and m + k of the first 2m
-rows, m = ⌊n/2⌋; for the torus of SO(n) the rows 2k and 2k + 1.
+rows, m = ⌊n/2⌋; for the torus of SO(n) the rows 2k and 2k + 1. A row that is left over stays.
 
 Letters: n size of the real matrices, m number of planes.
 """
@@ -21,18 +21,30 @@ def num_planes(group: Group) -> int:
     return group.size // 2
 
 
-def plane_rows(group: Group) -> Tensor:
-    """Rows in the order: first axes, second axes, what is left: (n)."""
-    rows = torch.arange(group.size, device="cpu")
-    return torch.cat([rows[0::2], rows[1::2]]) if isinstance(group, Torus) else rows
+def to_planes(group: Group, X: Tensor) -> tuple[Tensor, Tensor]:
+    """First and second rows of all planes: (..., n, n) -> twice (..., ⌈n/2⌉, n).
 
-
-def rotate(X: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """R X for rows of X in the order of `plane_rows`; X (..., n, n), cos and sin (..., m)."""
-    m = cos.shape[-1]
-    cos, sin = cos.unsqueeze(-1), sin.unsqueeze(-1)
+    The row that is left over is a plane's first row; its second is 0.
+    """
+    m = num_planes(group)
+    if isinstance(group, Torus):
+        return X[..., 0::2, :], X[..., 1::2, :]
     first, second, rest = X[..., :m, :], X[..., m : 2 * m, :], X[..., 2 * m :, :]
-    turned = [cos * first - sin * second, sin * first + cos * second]
-    if X.shape[-2] == 2 * m:
-        return torch.cat(turned, dim=-2)
-    return torch.cat([*turned, rest.expand(*turned[0].shape[:-2], -1, -1)], dim=-2)
+    if group.size == 2 * m:
+        return first, second
+    return torch.cat([first, rest], dim=-2), torch.cat([second, torch.zeros_like(rest)], dim=-2)
+
+
+def from_planes(group: Group, first: Tensor, second: Tensor) -> Tensor:
+    """`to_planes` undone: twice (..., ⌈n/2⌉, n) -> (..., n, n)."""
+    m = num_planes(group)
+    if isinstance(group, Torus):
+        return torch.stack([first, second], dim=-2).flatten(-3, -2)
+    return torch.cat([first[..., :m, :], second[..., :m, :], first[..., m:, :]], dim=-2)
+
+
+def with_still_plane(group: Group, angles: Tensor) -> Tensor:
+    """Angles (..., m) with a 0 for the row that is left over, if there is one: (..., ⌈n/2⌉)."""
+    if group.size == 2 * num_planes(group):
+        return angles
+    return torch.cat([angles, torch.zeros_like(angles[..., :1])], dim=-1)

@@ -88,7 +88,7 @@ class Lightning(Model):
 
     family = "lightning"
     Config = LightningConfig
-    learning_rate = 0.01
+    learning_rate = 0.02
     grows = "d"
 
     def __init__(self, config: LightningConfig, generator: torch.Generator | None = None) -> None:

@@ -60,7 +60,7 @@ class Lru(PlaneStack):
 
     family = "lru"
     Config = LruConfig
-    learning_rate = 0.02
+    learning_rate = 0.01
     learning_rates = {"nu_log": 0.1, "theta_log": 0.1, "gamma_log": 0.1}
     weight_decays = PlaneStack.weight_decays | dict.fromkeys(learning_rates, 0.0)
 

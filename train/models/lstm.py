@@ -15,9 +15,9 @@ from train.model import Model, State, Target, Weights, drive
 from train.settings import check_range
 
 GATES = ("input", "forget", "cell", "output")  # the order in which they are stacked
-FORGET_BIAS = 1.0  # so that cells remember from the start
 MAX_N = 16_384
 MAX_LAYERS = 16
+MAX_BIAS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,11 +29,18 @@ class LstmConfig:
     n: int = field(default=128, metadata={"help": "width of the cells"})
     embedding: int = field(default=44, metadata={"help": "numbers that stand for an input"})
     layers: int = field(default=1, metadata={"help": "cells on top of each other"})
+    forget_bias: float = field(
+        default=0.0,
+        metadata={"help": "of the forget gate, at first; 1 for tasks that ask for long memory"},
+    )
 
     def __post_init__(self) -> None:
         check_range("n", self.n, 1, MAX_N)
         check_range("embedding", self.embedding, 1, MAX_N)
         check_range("layers", self.layers, 1, MAX_LAYERS)
+        if not abs(self.forget_bias) <= MAX_BIAS:
+            expected = f"-{MAX_BIAS} to {MAX_BIAS}"
+            raise ValueError(f"forget_bias: found {self.forget_bias}, expected {expected}")
 
 
 class Lstm(Model):
@@ -52,6 +59,7 @@ class Lstm(Model):
     family = "lstm"
     Config = LstmConfig
     learning_rate = 0.03
+    dropped = tuple(f"layers.{k}.recurrent" for k in range(MAX_LAYERS))
     grows = "n"
 
     def __init__(self, config: LstmConfig, generator: torch.Generator | None = None) -> None:
@@ -60,7 +68,7 @@ class Lstm(Model):
         V, Y, n, e = config.input_size, config.output_size, config.n, config.embedding
         self.input = nn.Parameter(torch.randn(V, e, generator=generator))
         widths = [e] + [n] * (config.layers - 1)
-        self.layers = nn.ModuleList(_layer(width, n, generator) for width in widths)
+        self.layers = nn.ModuleList(_layer(config, width, generator) for width in widths)
         self.readout_weight = nn.Parameter(_uniform(Y, n, n, generator))
         self.readout_bias = nn.Parameter(torch.zeros(Y))
 
@@ -128,9 +136,10 @@ class Lstm(Model):
         return range(self.config.layers)
 
 
-def _layer(width: int, n: int, generator: torch.Generator | None) -> nn.ParameterDict:
+def _layer(config: LstmConfig, width: int, generator: torch.Generator | None) -> nn.ParameterDict:
+    n = config.n
     bias = torch.zeros(len(GATES), n)
-    bias[GATES.index("forget")] = FORGET_BIAS
+    bias[GATES.index("forget")] = config.forget_bias
     return nn.ParameterDict(
         {
             "input": nn.Parameter(_uniform(4 * n, width, n, generator)),

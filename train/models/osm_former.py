@@ -22,10 +22,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from train.group_attention import Heads, attend
 from train.groups.choice import group_names, make_group
-from train.mixing import MIXINGS, Mixing, mix
+from train.mixing import MIXINGS, Mixing, step
 from train.model import Model, State, Target, Weights, drive
-from train.positions import num_planes, plane_rows, rotate
+from train.positions import num_planes
 from train.settings import check_range
 
 TOKEN_STD = 0.1
@@ -150,7 +151,7 @@ class OsmFormer(Model):
 
     def update(self, weights: Weights, state: State, x: Tensor) -> State:
         """All layers at one position; every window drops its oldest state."""
-        return self._advance(weights, state, drive(weights["input"], x).unsqueeze(1))[0]
+        return self._advance(weights, state, x.unsqueeze(1))[0]
 
     def readout(self, weights: Weights, state: State) -> Tensor:
         """y_v = τ Re tr(H* P_v) + b_v: (..., Y)."""
@@ -160,8 +161,8 @@ class OsmFormer(Model):
 
     def scan(self, weights: Weights, state: State, xs: Tensor) -> tuple[State, Tensor]:
         """All positions at once, each layer after the other."""
-        Ms = drive(weights["input"], xs.transpose(0, 1))  # (B, T, n, n)
-        state, Hs = self._advance(weights, state, Ms)
+        fresh = not state["seen"].any()  # then there is nothing to look back at
+        state, Hs = self._advance(weights, state, xs.transpose(0, 1), fresh)
         return state, self.readout(weights, {"H": Hs.transpose(0, 1)})
 
     def elements(self, state: State) -> Tensor:
@@ -183,34 +184,32 @@ class OsmFormer(Model):
         told = "group elements that the logits compare the state with"
         return [*found, Target("prototypes", "readout.prototypes", ("zero",), told)]
 
-    def _advance(self, weights: Weights, state: State, Ms: Tensor) -> tuple[State, Tensor]:
-        """T positions (B, T, n, n) through all layers, and the states that come out."""
-        H, W = self.group.exp(self.group.project(Ms)), self.config.context
-        seen = torch.cat([state["seen"], torch.ones_like(Ms[:, :, 0, 0])], dim=1)  # (B, W-1+T)
-        after = {"seen": seen[:, -(W - 1) :]}
+    def _advance(
+        self, weights: Weights, state: State, xs: Tensor, fresh: bool = False
+    ) -> tuple[State, Tensor]:
+        """T positions (B, T) through all layers: the state, and the elements (B, T, n, n)."""
+        Ms, H = drive(weights["input"], xs), self._start(weights, xs)  # (B, T, n, n)
+        T, past = H.shape[1], self.config.context - 1
+        seen = torch.cat([state["seen"], torch.ones_like(Ms[:, :, 0, 0])], dim=1)  # (B, past + T)
+        after = {"seen": seen[:, -past:]}
+        skipped = past if fresh else 0
+        hidden = self._hidden(seen[:, skipped:], T)
         for layer in range(self.config.layers):
-            keys = torch.cat([state[f"layers.{layer}"], H], dim=1)  # (B, W-1+T, n, n)
-            after[f"layers.{layer}"] = keys[:, -(W - 1) :]
-            mean = self._attend(weights, f"layers.{layer}.attention", H, keys, seen)
-            H = self._move(weights, f"layers.{layer}.attention", H, mean)
+            window = state[f"layers.{layer}"]
+            after[f"layers.{layer}"] = torch.cat([window[:, T:], H[:, -past:]], dim=1)
+            keys = H if fresh else torch.cat([window, H], dim=1)  # (B, past + T, n, n)
+            name = f"layers.{layer}.attention"
+            heads = Heads(*(weights[f"{name}.{field}"] for field in Heads._fields))
+            H = self._move(weights, name, H, attend(self.group, heads, H, keys, hidden))
             H = self._move(weights, f"layers.{layer}.grounding", H, Ms)
         return {"H": H[:, -1], **after}, H
 
-    def _attend(self, weights: Weights, name: str, H: Tensor, keys: Tensor, seen: Tensor) -> Tensor:
-        """Σ_hj α_hij R_i* R_j H_j for every i: (B, T, n, n)."""
-        T, S, order = H.shape[1], keys.shape[1], plane_rows(self.group).to(H.device)
-        places = torch.arange(S, device=H.device).to(H)
-        angles = places.unsqueeze(-1) * weights[f"{name}.frequency"]  # (S, m)
-        sought = weights[f"{name}.phase"].unsqueeze(1) + angles[S - T :]  # (heads, T, m)
-        G = rotate(keys.index_select(-2, order), angles.cos(), angles.sin())  # (B, S, n, n)
-        Q = rotate(H.index_select(-2, order).unsqueeze(1), sought.cos(), sought.sin())
-        sharpness = weights[f"{name}.sharpness"] * (self.group.trace_scale / self.group.d)
-        Q = (Q * sharpness.view(-1, 1, 1, 1)).flatten(1, 2).flatten(2)  # (B, heads·T, n²)
-        scores = torch.unflatten(Q @ G.flatten(2).mT, 1, (-1, T))  # (B, heads, T, S)
-        share = (scores + self._hidden(seen, T)).softmax(-1).sum(1)  # (B, T, S), over heads
-        mean = torch.unflatten(share @ G.flatten(2), 2, H.shape[2:])
-        back = rotate(mean, angles[S - T :].cos(), -angles[S - T :].sin())
-        return back.index_select(-2, torch.argsort(order))
+    def _start(self, weights: Weights, xs: Tensor) -> Tensor:
+        """exp(proj M_x); of characters once a character, of vectors once a position."""
+        table = weights["input"]
+        if xs.is_floating_point():
+            return self.group.exp(self.group.project(drive(table, xs)))
+        return drive(self.group.exp(self.group.project(table)), xs)
 
     def _hidden(self, seen: Tensor, T: int) -> Tensor:
         """0 where a position may look, `UNSEEN` where not: (B, 1, T, S)."""
@@ -222,5 +221,5 @@ class OsmFormer(Model):
         return hidden
 
     def _move(self, weights: Weights, phase: str, H: Tensor, A: Tensor) -> Tensor:
-        S = weights[f"{phase}.gain"] * mix(self.group, weights, f"{phase}.mixing", H.mT @ A)
-        return self.group.move(H, S)
+        gain = weights[f"{phase}.gain"]
+        return step(self.group, weights, f"{phase}.mixing", H, A, gain)

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from train.groups.choice import group_names, make_group
-from train.mixing import MIXINGS, Mixing, mix
+from train.mixing import MIXINGS, Mixing, is_native, step
 from train.model import Model, State, Target, Weights, drive
-from train.native import available, osm_scan
+from train.native import osm_scan
 from train.settings import check_range
 
 # A step turns planes by about √(2d)·std radians; two radians at the start never learn.
@@ -101,7 +101,8 @@ class OsmRnn(Model):
 
     def update(self, weights: Weights, state: State, x: Tensor) -> State:
         """H' = H exp(Γ proj(H* M_x))."""
-        return {"H": self._move(weights, state["H"], drive(weights["input"], x))}
+        M = drive(weights["input"], x)
+        return {"H": step(self.group, weights, "mixing", state["H"], M)}
 
     def readout(self, weights: Weights, state: State) -> Tensor:
         """y_v = τ Re tr(H* P_v) + b_v: (..., Y)."""
@@ -112,7 +113,7 @@ class OsmRnn(Model):
     def scan(self, weights: Weights, state: State, xs: Tensor) -> tuple[State, Tensor]:
         """The loop of updates, in C where it can be; states are read out for all times at once."""
         table, mixing = weights["input"], weights.get("mixing")
-        if self._is_native(table):
+        if is_native(self.group, weights, "mixing", table):
             rows = xs if not xs.is_floating_point() else _indices(xs)
             table = table if rows is xs else drive(table, xs).flatten(0, 1)
             Hs = osm_scan(table, rows, state["H"], mixing)  # (T, B, n, n)
@@ -145,22 +146,12 @@ class OsmRnn(Model):
         has_matrix = self.config.mixing in ("linear", "low-rank")
         return [mixing, prototypes] if has_matrix else [prototypes]
 
-    def _is_native(self, table: Tensor) -> bool:
-        return (
-            self.config.group in ("so", "o")
-            and self.config.mixing != "bch"
-            and available(table)
-        )
-
     def _loop(self, weights: Weights, H: Tensor, Ms: Tensor) -> Tensor:
         Hs = []
         for M in Ms:  # (T, B, n, n)
-            H = self._move(weights, H, M)
+            H = step(self.group, weights, "mixing", H, M)
             Hs.append(H)
         return torch.stack(Hs)
-
-    def _move(self, weights: Weights, H: Tensor, M: Tensor) -> Tensor:
-        return self.group.move(H, mix(self.group, weights, "mixing", H.mT @ M))
 
 
 def _indices(xs: Tensor) -> Tensor:

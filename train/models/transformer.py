@@ -33,10 +33,10 @@ class TransformerConfig:
 
     input_size: int
     output_size: int
-    d: int = field(default=64, metadata={"help": "width; a multiple of twice the heads"})
-    layers: int = field(default=2, metadata={"help": "attention and MLP, one after the other"})
+    d: int = field(default=56, metadata={"help": "width; a multiple of twice the heads"})
+    layers: int = field(default=3, metadata={"help": "attention and MLP, one after the other"})
     heads: int = field(default=4, metadata={"help": "attention heads of a layer"})
-    feed_forward: float = field(default=2.375, metadata={"help": "MLP width, as multiple of d"})
+    feed_forward: float = field(default=1.875, metadata={"help": "MLP width, as multiple of d"})
     context: int = field(default=32, metadata={"help": "positions that a position looks at"})
 
     def __post_init__(self) -> None:

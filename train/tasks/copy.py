@@ -23,7 +23,7 @@ class CopyConfig:
 
     symbols: int = field(default=8, metadata={"help": "symbols to remember"})
     bits: int = field(default=8, metadata={"help": "numbers, each -1 or 1, in a symbol"})
-    train_lags: int = field(default=32, metadata={"help": "steps of replay in training"})
+    train_lags: int = field(default=24, metadata={"help": "steps of replay in training"})
     lags: int = field(default=128, metadata={"help": "steps of replay in evaluation"})
 
     def __post_init__(self) -> None:

@@ -1,0 +1,83 @@
+"""Attention over group elements: similarity Re tr(H_i* H_j), with relative positions.
+
+    s_hij = β_h Re tr((R_i K_h H_i)* R_j H_j) / d,   α_hi = softmax_j s_hi,
+    mean_i = Σ_hj α_hij R_i* R_j H_j
+
+R_p turns plane k by p·ω_k, K_h by its angle φ_hk (`train.positions`). The mean is no element of the
+group; its tangent at H_i is what moves H_i.
+
+Letters: B batch, T positions, S ≥ T places that are seen, the last T of them the positions' own,
+n size of the real matrices, m planes, h heads.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from train.groups.group import Group
+from train.positions import from_planes, to_planes, with_still_plane
+
+
+class Heads(NamedTuple):
+    """The weights of one layer's attention."""
+
+    sharpness: Tensor  # (h), β
+    frequency: Tensor  # (m), ω in radians a position
+    phase: Tensor  # (h, m), φ
+
+
+def attend(group: Group, heads: Heads, H: Tensor, keys: Tensor, hidden: Tensor) -> Tensor:
+    """The means for H (B, T, n, n) over keys (B, S, n, n); `hidden` (B, 1, T, S) adds to scores.
+
+    A plane's two rows are one complex row here, so a rotation is one product.
+    """
+    if torch.onnx.is_in_onnx_export():
+        return attend_reference(group, heads, H, keys, hidden)
+    T, places, sought = H.shape[1], *_angles(group, heads, H, keys)
+    scale = _scaled_sharpness(group, heads)
+    G = torch.complex(*to_planes(group, keys)) * _turn(places)  # (B, S, p, n)
+    own = torch.complex(*to_planes(group, H)).unsqueeze(1)
+    Q = own * (_turn(sought) * scale.view(-1, 1, 1, 1))  # (B, h, T, p, n)
+    flat = torch.view_as_real(G).flatten(2)  # (B, S, 2pn)
+    scores = torch.view_as_real(Q).flatten(3).flatten(1, 2) @ flat.mT
+    share = (torch.unflatten(scores, 1, (-1, T)) + hidden).softmax(-1).sum(1)  # (B, T, S)
+    mean = torch.view_as_complex(torch.unflatten(share @ flat, 2, (*G.shape[2:], 2)))
+    back = mean * _turn(places[-T:]).conj()
+    return from_planes(group, back.real, back.imag)
+
+
+def attend_reference(group: Group, heads: Heads, H: Tensor, keys: Tensor, hidden: Tensor) -> Tensor:
+    """`attend` in real numbers: what is exported."""
+    T, places, sought = H.shape[1], *_angles(group, heads, H, keys)
+    G = torch.cat(_rotate(to_planes(group, keys), places), dim=-2).flatten(2)  # (B, S, 2pn)
+    own = to_planes(group, H.unsqueeze(1))
+    Q = torch.cat(_rotate(own, sought), dim=-2).flatten(3)  # (B, h, T, 2pn)
+    scores = (Q @ G.unsqueeze(1).mT) * _scaled_sharpness(group, heads).view(-1, 1, 1)
+    share = (scores + hidden).softmax(-1).sum(1)  # (B, T, S)
+    mean = torch.unflatten(share @ G, 2, (-1, group.size))
+    half = mean.shape[2] // 2
+    return from_planes(
+        group, *_rotate((mean[..., :half, :], mean[..., half:, :]), -places[places.shape[0] - T :])
+    )
+
+
+def _angles(group: Group, heads: Heads, H: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+    """Angles of R at all places (S, p), and of R K_h at the positions (h, T, p)."""
+    S, T = keys.shape[1], H.shape[1]
+    places = torch.arange(S, device=H.device).to(heads.frequency).unsqueeze(-1) * heads.frequency
+    sought = heads.phase.unsqueeze(1) + places[S - T :]
+    return with_still_plane(group, places), with_still_plane(group, sought)
+
+
+def _scaled_sharpness(group: Group, heads: Heads) -> Tensor:
+    return heads.sharpness * (group.trace_scale / group.d)
+
+
+def _turn(angles: Tensor) -> Tensor:
+    return torch.polar(torch.ones_like(angles), angles).unsqueeze(-1)
+
+
+def _rotate(planes: tuple[Tensor, Tensor], angles: Tensor) -> tuple[Tensor, Tensor]:
+    (first, second), cos, sin = planes, angles.cos().unsqueeze(-1), angles.sin().unsqueeze(-1)
+    return cos * first - sin * second, sin * first + cos * second
