@@ -1,5 +1,6 @@
 """What several test files share."""
 
+import dataclasses
 import functools
 import os
 import signal
@@ -115,12 +116,15 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     def export_small(family_name: str) -> Path:
         from export.__main__ import main
         from train.loop import train
+        from train.model import family
         from train.presets import fit_sizes
         from train.run import start_run
         from train.settings import Settings
 
         def small(name: str) -> dict[str, int]:
-            fitted = fit_sizes(name, {"input_size": 14, "output_size": 14}, 5_000)
+            fields = {field.name for field in dataclasses.fields(family(name).Config)}
+            chosen = {"input_size": 14, "output_size": 14, "layers": 2, "context": 6}
+            fitted = fit_sizes(name, {k: v for k, v in chosen.items() if k in fields}, 5_000)
             return {key: size for key, size in fitted.items() if not key.endswith("put_size")}
 
         folder = tmp_path_factory.mktemp(family_name)

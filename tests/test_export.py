@@ -104,6 +104,10 @@ def small(request: pytest.FixtureRequest, exported: Callable[[str], Path]) -> Ex
     return Exported(request.param, place / "run", place / "bundle", model, model.weights(), bundle)
 
 
+# What the families don't decide: the places of bundles, and what is refused.
+two_families = pytest.mark.parametrize("small", ["osm-rnn", "tanh-rnn"], indirect=True)
+
+
 @pytest.fixture
 def built(small: Exported, monkeypatch: pytest.MonkeyPatch) -> onnx.ModelProto:
     """Exports take this graph, the bundle's own without its weights, instead of asking torch."""
@@ -280,6 +284,7 @@ def test_stock_runtimes_run_it_where_none_of_our_code_is(small: Exported, tmp_pa
     assert largest_error(reference, expected) <= CLOSE
 
 
+@two_families
 @pytest.mark.slow
 def test_exporting_twice_gives_the_same_bytes(small: Exported, tmp_path: Path) -> None:
     export_bundle(small.run, tmp_path / "again", small.bundle.name, quiet=True)
@@ -474,6 +479,7 @@ def test_parity_of_a_whole_bundle_is_within_a_fifth_of_its_tolerance(small: Expo
     assert stated.max_error == max(errors) < TOLERANCE / 5
 
 
+@two_families
 def test_other_weights_than_torchs_are_a_parity_error(small: Exported, tmp_path: Path) -> None:
     folder = shutil.copytree(small.folder, tmp_path / "copy")
     content = bytearray((folder / WEIGHTS_FILE).read_bytes())
@@ -494,6 +500,7 @@ def corrupt(graph: onnx.ModelProto) -> None:
     next(n for n in graph.graph.node if n.op_type == "LogSoftmax").op_type = "Softmax"
 
 
+@two_families
 def test_another_graph_is_a_parity_error(
     small: Exported, tmp_path: Path, built: onnx.ModelProto
 ) -> None:
@@ -515,6 +522,7 @@ def complaint(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return printed.err.removeprefix("torsor export: ")
 
 
+@two_families
 def test_a_failed_export_leaves_everything_as_it_was(
     small: Exported,
     tmp_path: Path,
@@ -530,6 +538,7 @@ def test_a_failed_export_leaves_everything_as_it_was(
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+@two_families
 def test_an_interrupted_export_leaves_everything_as_it_was(
     small: Exported, tmp_path: Path, built: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -546,6 +555,7 @@ def test_an_interrupted_export_leaves_everything_as_it_was(
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+@two_families
 def test_a_bundle_that_cannot_be_replaced_stays(
     small: Exported,
     tmp_path: Path,
@@ -567,6 +577,7 @@ def test_a_bundle_that_cannot_be_replaced_stays(
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+@two_families
 def test_an_export_takes_the_place_of_the_bundle_that_was_there(
     small: Exported,
     tmp_path: Path,
@@ -584,6 +595,7 @@ def test_an_export_takes_the_place_of_the_bundle_that_was_there(
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+@two_families
 def test_a_folder_that_is_no_bundle_is_never_replaced(
     small: Exported, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -594,6 +606,7 @@ def test_a_folder_that_is_no_bundle_is_never_replaced(
     assert "is no bundle" in complaint(capsys, run, "--out", tmp_path / "file")
 
 
+@two_families
 @pytest.mark.parametrize("page", ['{"name": "app", "icons": []}', "[]", "{", '{"format": 1}'])
 def test_a_folder_with_the_manifest_of_something_else_is_never_replaced(
     small: Exported, tmp_path: Path, capsys: pytest.CaptureFixture[str], page: str
@@ -603,6 +616,7 @@ def test_a_folder_with_the_manifest_of_something_else_is_never_replaced(
     assert file_bytes(tmp_path) == {MANIFEST_FILE: page.encode()}
 
 
+@two_families
 def test_a_bundle_with_something_beside_it_is_never_replaced(
     small: Exported, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -617,6 +631,7 @@ def test_a_bundle_with_something_beside_it_is_never_replaced(
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+@two_families
 def test_what_comes_into_the_folder_during_an_export_stays(
     small: Exported, tmp_path: Path, built: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -634,6 +649,7 @@ def test_what_comes_into_the_folder_during_an_export_stays(
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+@two_families
 def test_a_link_stays_and_the_folder_behind_it_is_replaced(
     small: Exported, tmp_path: Path, built: onnx.ModelProto
 ) -> None:
@@ -647,6 +663,7 @@ def test_a_link_stays_and_the_folder_behind_it_is_replaced(
     assert [path.name for path in store.parent.iterdir()] == ["v1"]
 
 
+@two_families
 def test_the_folder_one_is_in_is_never_replaced(
     small: Exported,
     tmp_path: Path,
@@ -680,6 +697,7 @@ def test_a_missing_checkpoint_is_said_in_one_line(
     assert not out.exists()
 
 
+@two_families
 @pytest.mark.parametrize(
     ("name", "change"),
     [
@@ -708,6 +726,7 @@ def test_a_damaged_checkpoint_is_said_in_one_line(
 Change = Callable[[dict[str, Any], Tensors], object]
 
 
+@two_families
 @pytest.mark.parametrize(
     ("change", "words"),
     [

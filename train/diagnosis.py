@@ -21,7 +21,7 @@ QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 def diagnose(model: Model, task: Task) -> dict[str, float | list[float]]:
     """The figures of a model over a few trials of its task."""
     generator = torch.Generator().manual_seed(PROBE_SEED)
-    trials = task.sample(PROBE_TRIALS, generator).to(next(model.parameters()).device)
+    trials = task.sample(PROBE_TRIALS, generator).to(model.device)
     weights, state = model.weights(), model.init_state(PROBE_TRIALS)
     elements = [model.elements(state)]
     for x in trials.inputs[:PROBE_STEPS]:

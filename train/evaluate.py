@@ -24,7 +24,7 @@ def bits_per_character(model: Model, ids: Tensor, lanes: int = 1) -> float:
     One lane is one stream from start to end; more lanes are faster and start afresh as often.
     """
     weights, length = model.weights(), len(ids) // lanes
-    ids = ids.to(next(model.parameters()).device)
+    ids = ids.to(model.device)
     whole = ids[: lanes * length].view(lanes, length).T  # (T, B)
     rest = ids[lanes * length :].unsqueeze(-1)  # (T, 1), fewer than `lanes` characters
     taken = [log_probabilities(model, weights, xs) for xs in (whole, rest) if len(xs)]
@@ -48,7 +48,7 @@ def write_text(model: Model, num_characters: int, seed: int) -> list[int]:
     """Indices of a text sampled from the initial state at temperature 1."""
     weights, state = model.weights(), model.init_state(1)
     generator, written = torch.Generator().manual_seed(seed), list[int]()
-    device = next(model.parameters()).device
+    device = model.device
     for position in range(num_characters):
         state = _corrected(model, state, position)
         probabilities = model.readout(weights, state).softmax(-1).cpu()  # (1, V)

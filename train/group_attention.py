@@ -53,8 +53,10 @@ def attend_reference(group: Group, heads: Heads, H: Tensor, keys: Tensor, hidden
     G = torch.cat(_rotate(to_planes(group, keys), places), dim=-2).flatten(2)  # (B, S, 2pn)
     own = to_planes(group, H.unsqueeze(1))
     Q = torch.cat(_rotate(own, sought), dim=-2).flatten(3)  # (B, h, T, 2pn)
-    scores = (Q @ G.unsqueeze(1).mT) * _scaled_sharpness(group, heads).view(-1, 1, 1)
-    share = (scores + hidden).softmax(-1).sum(1)  # (B, T, S)
+    # Heads are rows: a batch of one is then the same product as one of many, bit for bit.
+    scores = torch.unflatten(Q.flatten(1, 2) @ G.mT, 1, (-1, T))  # (B, h, T, S)
+    scaled = scores * _scaled_sharpness(group, heads).view(-1, 1, 1)
+    share = (scaled + hidden).softmax(-1).sum(1)  # (B, T, S)
     mean = torch.unflatten(share @ G, 2, (-1, group.size))
     half = mean.shape[2] // 2
     return from_planes(

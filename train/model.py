@@ -95,6 +95,11 @@ class Model(nn.Module, ABC):
         del state
         return None
 
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return next((p.device for p in self.parameters()), torch.device("cpu"))
+
     def num_parameters(self) -> int:
         """All of them, embeddings and biases too."""
         return sum(parameter.numel() for parameter in self.parameters())

@@ -4,7 +4,8 @@
 
 R_p acts from the left, so it leaves right multiplication, by which states move, alone; and since
 only R_i* R_j ever matters, everything is relative. Plane k has the rows k and m + k of the first 2m
-rows, m = ⌊n/2⌋; for the torus of SO(n) the rows 2k and 2k + 1. A row that is left over stays.
+rows, m = ⌊n/2⌋; for the torus of SO(n) the rows 2k and 2k + 1. A row that is left over stays. For
+SU(d), R_p lies in the torus of U(d): states stay in SU(d) all the same, as tangents are projected.
 
 Letters: n size of the real matrices, m number of planes.
 """

@@ -71,6 +71,11 @@ def start_run(
     settings = replace(settings, data=data.resolve_name(settings.data))
     kind, task = family(family_name), make_task(settings, task_options or {})
     refuse_mismatch(family_name, task)
+    if settings.weight_dropout and not kind.dropped:
+        raise ValueError(
+            f"weight_dropout: found {settings.weight_dropout}, expected 0, since {family_name} "
+            "names no weights that may be left out"
+        )
     model_config = kind.Config(input_size=task.input_size, output_size=task.output_size, **sizes)
     config = {
         "format": checkpoint.FORMAT,

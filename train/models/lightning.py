@@ -4,7 +4,8 @@ The attention is that of Henry, Marchetti, Kohn, "Geometry of Lightning Self-Att
 2408.17221, with a causal mask; `train.lightning_geometry` has the paper's map and symmetries. With
 `--block plain --decay none --heads 1` the layers are the paper's and nothing else. Ours are the
 decay, which leaves the symmetries as they are, several heads, and all of the residual block: the
-shift (keys, queries and values see the character before), norms, skips and the MLP.
+shift (keys, queries and values see the character before), norms, skips and the MLP. The paper's
+layers alone are for their geometry: without norm or decay they grow with the text that was read.
 
 Letters: B batch, T time, V input size, Y output size, d width, h heads, n = d / h values of a head,
 a attention dimension of a head, f MLP width, γ decay.

@@ -74,7 +74,9 @@ class OsmFormer(Model):
         H_i <- H_i exp(Γ_a proj(H_i* Σ_hj α_hij R_i* R_j H_j))     attention
         H_i <- H_i exp(Γ_g proj(H_i* M_x))                         grounding
 
-    and y_v = τ Re tr(H_i* P_v) + b_v after the last.
+    and y_v = τ Re tr(H_i* P_v) + b_v after the last. The logits don't see X -> R X R* of tokens,
+    prototypes and C (Γ -> Ad Γ Ad*) for R in the maximal torus, or for any R in G if ω and the
+    phases are 0; left multiplication alone they do see, as layer 0 is exp(proj M).
 
     | weight                         | shape     |                                              |
     |--------------------------------|-----------|----------------------------------------------|

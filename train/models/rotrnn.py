@@ -19,6 +19,7 @@ from train.matrix_exp import matrix_exp
 from train.model import Target
 from train.settings import check_range
 
+TINY = 1e-30  # so a B of zeros drives nothing, instead of dividing by 0
 MAX_SIZE = 16_384
 MAX_LAYERS = 64
 
@@ -99,7 +100,9 @@ class RotRnn(PlaneStack):
         """γ, θ, Pᵀ ξ B and C P."""
         L, H, N, D = self.B.shape
         gamma, P = torch.exp(-torch.exp(self.gamma_log)), self.rotations()
-        xi = torch.sqrt((1.0 - gamma.square()) / self.B.square().sum((-2, -1)))  # (L, H)
+        xi = torch.sqrt(
+            (1.0 - gamma.square()) / self.B.square().sum((-2, -1)).clamp(min=TINY)
+        )  # (L, H)
         read = self.C.view(L, D, H, N).transpose(1, 2) @ P  # (L, H, D, N)
         return {
             "decay": gamma,

@@ -75,7 +75,7 @@ class TrialTask(Task):
     @torch.no_grad()
     def evaluate(self, model: Model, part: Part) -> Scores:
         """Loss and the task's scores over all held-out trials."""
-        trials = self.held_out(part).to(next(model.parameters()).device)
+        trials = self.held_out(part).to(model.device)
         pieces = zip(*(torch.split(x, EVALUATION_BATCH, dim=1) for x in trials), strict=True)
         outputs = torch.cat([self.outputs(model, Trials(*piece)) for piece in pieces], dim=1)
         return self.score(outputs, trials)
