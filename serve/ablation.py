@@ -250,7 +250,8 @@ def _view(weights: Mapping[str, Array], target: Target, field: str) -> Array:
     weight = weights.get(target.weight, np.empty(0))
     bounds = target.slice or [(0, size) for size in weight.shape]
     fits = target.weight in weights and weight.dtype.kind == "f" and len(bounds) == weight.ndim
-    part = weight[(..., *(slice(start, stop) for start, stop in bounds))] if fits else weight
+    slices = tuple(slice(start, stop) for start, stop in bounds)
+    part = weight[slices] if fits and slices else weight  # a number stays an array
     # Axes of length 1 may be dropped: one head of (heads, d, d) is a (d, d) target
     if not fits or [s for s in part.shape if s != 1] != [s for s in target.shape if s != 1]:
         found = f"{part.dtype} {list(part.shape)}" if target.weight in weights else "nothing"
