@@ -736,5 +736,5 @@ def test_written_text_repeats_with_its_seed(name: str) -> None:
 @torch.no_grad()
 def test_written_text_follows_the_distribution() -> None:
     model = OsmRnn(OsmRnnConfig(input_size=3, output_size=3, d=3), torch.Generator())
-    model.bias.copy_(torch.tensor([0.0, 50.0, 0.0]))
+    model.prototypes.bias.copy_(torch.tensor([0.0, 50.0, 0.0]))
     assert write_text(model, 20, seed=0) == [1] * 20

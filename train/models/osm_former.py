@@ -27,6 +27,7 @@ from train.groups.choice import group_names, make_group
 from train.mixing import MIXINGS, Mixing, step
 from train.model import Model, State, Target, Weights, drive
 from train.positions import num_planes
+from train.prototypes import PROTOTYPES, Prototypes, read
 from train.settings import check_range
 
 TOKEN_STD = 0.1
@@ -86,7 +87,7 @@ class OsmFormer(Model):
     | `layers.L.attention.phase`     | (heads,m) | angles of K_h                                |
     | `layers.L.PHASE.mixing`        | (D, D)    | Γ; see `train.mixing`                        |
     | `layers.L.PHASE.gain`          | ()        | factor of the tangent taken; 0: no phase     |
-    | `readout...`                   |           | P, τ, b as in the OSM-RNN                    |
+    | `readout...`                   |           | P, τ, b; `train.prototypes`                  |
     """
 
     family = "osm-former"
@@ -98,15 +99,13 @@ class OsmFormer(Model):
     def __init__(self, config: OsmFormerConfig, generator: torch.Generator | None = None) -> None:
         super().__init__()
         self.config, self.group = config, make_group(config.group, config.d)
-        V, Y, D, m = config.input_size, config.output_size, self.group.dim, num_planes(self.group)
+        V, Y, m = config.input_size, config.output_size, num_planes(self.group)
 
         def normal(std: float, *shape: int) -> Tensor:
             return torch.randn(*shape, generator=generator) * std
 
         self.tokens = nn.Parameter(normal(TOKEN_STD, V, self.group.ambient_dim))
-        self.prototype_coordinates = nn.Parameter(normal(PROTOTYPE_STD, Y, D))
-        self.log_temperature = nn.Parameter(torch.zeros(()))
-        self.bias = nn.Parameter(torch.zeros(Y))
+        self.prototypes = Prototypes(self.group, Y, PROTOTYPE_STD, generator)
         L, heads = config.layers, config.heads
         frequency = LONGEST_WAVE ** (-torch.arange(m) / max(m, 1))  # (m)
         lags = torch.arange(1.0, heads + 1).unsqueeze(-1)  # head h looks h + 1 back
@@ -119,10 +118,7 @@ class OsmFormer(Model):
         )
 
     def weights(self) -> Weights:
-        """Prototypes exp(·) in the group, temperature and sharpness exp(·)."""
-        prototypes = self.group.exp(self.group.tangent(self.prototype_coordinates))
-        if self.config.group == "o":
-            prototypes = prototypes @ self.group.components(len(prototypes)).to(prototypes)
+        """Free matrices for tokens, prototypes in the group, sharpness exp(·)."""
         weights = {"input": self.group.ambient(self.tokens)}
         for layer in range(self.config.layers):
             name = f"layers.{layer}.attention"
@@ -134,19 +130,15 @@ class OsmFormer(Model):
                 assert isinstance(mixing, Mixing)
                 weights[f"layers.{layer}.{phase}.gain"] = self.gain[layer, i]
                 weights |= mixing.weights(f"layers.{layer}.{phase}.mixing")
-        return weights | {
-            "readout.prototypes": prototypes,
-            "readout.temperature": self.log_temperature.exp(),
-            "readout.bias": self.bias,
-        }
+        return weights | self.prototypes.weights()
 
     def init_state(self, batch: int) -> State:
         """An empty window a layer, and H = I: (B, n, n) to read out."""
         n, W = self.group.size, self.config.context
-        H = self.group.identity().to(self.bias).expand(batch, -1, -1).contiguous()
-        seen = {"seen": torch.zeros(batch, W - 1).to(self.bias)}
+        H = self.group.identity().to(self.tokens).expand(batch, -1, -1).contiguous()
+        seen = {"seen": torch.zeros(batch, W - 1).to(self.tokens)}
         windows = {
-            f"layers.{layer}": torch.zeros(batch, W - 1, n, n).to(self.bias)
+            f"layers.{layer}": torch.zeros(batch, W - 1, n, n).to(self.tokens)
             for layer in range(self.config.layers)
         }
         return {"H": H, **seen, **windows}
@@ -157,9 +149,7 @@ class OsmFormer(Model):
 
     def readout(self, weights: Weights, state: State) -> Tensor:
         """y_v = τ Re tr(H* P_v) + b_v: (..., Y)."""
-        H, P = state["H"].flatten(-2), weights["readout.prototypes"].flatten(-2)
-        scale = weights["readout.temperature"] * self.group.trace_scale
-        return scale * (H @ P.mT) + weights["readout.bias"]
+        return read(self.group, weights, state["H"])
 
     def scan(self, weights: Weights, state: State, xs: Tensor) -> tuple[State, Tensor]:
         """All positions at once, each layer after the other."""
@@ -183,8 +173,7 @@ class OsmFormer(Model):
                     ops = ("schur", "zero", "identity")
                     found.append(Target(f"{name}.mixing", f"{name}.mixing", ops, meaning))
                 found.append(Target(name, f"{name}.gain", ("zero",), f"{told}, on or off"))
-        told = "group elements that the logits compare the state with"
-        return [*found, Target("prototypes", "readout.prototypes", ("zero",), told)]
+        return [*found, PROTOTYPES]
 
     def _advance(
         self, weights: Weights, state: State, xs: Tensor, fresh: bool = False

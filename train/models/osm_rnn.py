@@ -17,6 +17,7 @@ from train.groups.choice import group_names, make_group
 from train.mixing import MIXINGS, Mixing, is_native, step
 from train.model import Model, State, Target, Weights, drive
 from train.native import osm_scan
+from train.prototypes import PROTOTYPES, Prototypes, read
 from train.settings import check_range
 
 # A step turns planes by about √(2d)·std radians; two radians at the start never learn.
@@ -55,9 +56,7 @@ class OsmRnn(Model):
     |-----------------------|-----------|-------|----------------------------------------|
     | `input`               | (V, n, n) | M     | free matrices                          |
     | `mixing`              | (D, D)    | Γ     | on coordinates of g; `train.mixing`    |
-    | `readout.prototypes`  | (Y, n, n) | P     | in G, in every component of it in turn |
-    | `readout.temperature` | ()        | τ     | positive                               |
-    | `readout.bias`        | (Y)       | b     |                                        |
+    | `readout...`          |           |       | P, τ and b: `train.prototypes`         |
     """
 
     family = "osm-rnn"
@@ -71,32 +70,26 @@ class OsmRnn(Model):
     def __init__(self, config: OsmRnnConfig, generator: torch.Generator | None = None) -> None:
         super().__init__()
         self.config, self.group = config, make_group(config.group, config.d)
-        V, Y, D = config.input_size, config.output_size, self.group.dim
+        V, Y = config.input_size, config.output_size
 
         def normal(std: float, *shape: int) -> Tensor:
             return torch.randn(*shape, generator=generator) * std
 
         self.tokens = nn.Parameter(normal(TOKEN_STD, V, self.group.ambient_dim))
-        self.prototype_coordinates = nn.Parameter(normal(PROTOTYPE_STD, Y, D))
-        self.log_temperature = nn.Parameter(torch.zeros(()))
-        self.bias = nn.Parameter(torch.zeros(Y))
+        self.prototypes = Prototypes(self.group, Y, PROTOTYPE_STD, generator)
         self.mixing = Mixing(config.mixing, self.group, config.rank, generator)
 
     def weights(self) -> Weights:
-        """Prototypes exp(·) in the group, temperature exp(·)."""
-        prototypes = self.group.exp(self.group.tangent(self.prototype_coordinates))
-        sides = self.group.components(len(prototypes)).to(prototypes)
+        """Free matrices for tokens, prototypes in the group, Γ as its parametrisation has it."""
         return {
             "input": self.group.ambient(self.tokens),
-            "readout.prototypes": prototypes @ sides if self.config.group == "o" else prototypes,
-            "readout.temperature": self.log_temperature.exp(),
-            "readout.bias": self.bias,
+            **self.prototypes.weights(),
             **self.mixing.weights("mixing"),
         }
 
     def init_state(self, batch: int) -> State:
         """H = I: (B, n, n)."""
-        identity = self.group.identity().to(self.bias)
+        identity = self.group.identity().to(self.tokens)
         return {"H": identity.expand(batch, -1, -1).contiguous()}
 
     def update(self, weights: Weights, state: State, x: Tensor) -> State:
@@ -106,9 +99,7 @@ class OsmRnn(Model):
 
     def readout(self, weights: Weights, state: State) -> Tensor:
         """y_v = τ Re tr(H* P_v) + b_v: (..., Y)."""
-        H, P = state["H"].flatten(-2), weights["readout.prototypes"].flatten(-2)
-        scale = weights["readout.temperature"] * self.group.trace_scale
-        return scale * (H @ P.mT) + weights["readout.bias"]
+        return read(self.group, weights, state["H"])
 
     def scan(self, weights: Weights, state: State, xs: Tensor) -> tuple[State, Tensor]:
         """The loop of updates, in C where it can be; states are read out for all times at once."""
@@ -137,14 +128,8 @@ class OsmRnn(Model):
             ("schur", "zero", "identity"),
             "linear map Γ from the tangent that the token asks for to the tangent that is taken",
         )
-        prototypes = Target(
-            "prototypes",
-            "readout.prototypes",
-            ("zero",),
-            "group elements that the logits compare the state with",
-        )
         has_matrix = self.config.mixing in ("linear", "low-rank")
-        return [mixing, prototypes] if has_matrix else [prototypes]
+        return [mixing, PROTOTYPES] if has_matrix else [PROTOTYPES]
 
     def _loop(self, weights: Weights, H: Tensor, Ms: Tensor) -> Tensor:
         Hs = []
