@@ -40,9 +40,11 @@ from export.weights import set_weights
 from serve.ablation import apply_ablation, parse_ablation
 from serve.manifest import GRAPH_FILE, MANIFEST_FILE, WEIGHTS_FILE, read_manifest
 from serve.runtime import Bundle, Device, Session
+from serve.settings import SHIPPED
 from train.checkpoint import Tensors, find_checkpoint, read_checkpoint, write_checkpoint
 from train.loop import train
 from train.model import Model, State, Weights, family, family_names, predict
+from train.presets import count_parameters
 from train.run import start_run
 from train.settings import Settings
 
@@ -314,6 +316,12 @@ def file_bytes(folder: Path) -> dict[str, bytes]:
 
 
 # What `advance` means
+
+
+@pytest.mark.parametrize("folder", sorted(SHIPPED.glob("*/")), ids=lambda folder: folder.name)
+def test_a_model_that_ships_can_be_built_again(folder: Path) -> None:
+    manifest = read_manifest(folder)
+    assert count_parameters(manifest.family, manifest.config) == manifest.num_parameters
 
 
 def test_the_reference_is_what_the_model_predicts(small: Exported) -> None:

@@ -1,6 +1,7 @@
 """What `torsor train` says: at the start, at the end, and over several seeds."""
 
 import json
+import os
 import statistics
 import sys
 from pathlib import Path
@@ -70,7 +71,9 @@ def summarise(out: Path, runs: list[Run]) -> None:
         "mean": {name: mean for name, (mean, _) in summary.items()},
         "deviation": {name: deviation for name, (_, deviation) in summary.items()},
     }
-    (out / "summary.json").write_text(json.dumps(page, indent=1) + "\n")
+    part = out / ".summary.json.part"
+    part.write_text(json.dumps(page, indent=1) + "\n")
+    os.replace(part, out / "summary.json")
 
 
 def spread(values: list[float]) -> tuple[float, float | None]:
