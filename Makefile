@@ -12,7 +12,7 @@ help:
 	@echo "make check    the checks without the tests"
 	@echo "make format   mend formatting and what the linter can mend"
 	@echo "make proto    write the protobuf modules again"
-	@echo "make bundles  train and export the bundles that ship (about 25 minutes)"
+	@echo "make bundles  train and export the bundles that ship (about 15 minutes)"
 	@echo "make clean    remove .venv and caches"
 
 install: $(BIN)/.installed

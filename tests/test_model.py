@@ -244,7 +244,11 @@ def test_an_unknown_family_is_refused_and_the_known_ones_are_named() -> None:
     ("name", "sizes", "message"),
     [
         ("osm-rnn", {"d": 1}, r"SO\(d\): found d = 1, expected at least 2"),
-        ("osm-rnn", {"mixing": "cubic"}, "mixing: found 'cubic', expected linear, low-rank, bch"),
+        (
+            "osm-rnn",
+            {"mixing": "cubic"},
+            "mixing: found 'cubic', expected one of linear, low-rank, bch",
+        ),
         ("tanh-rnn", {"n": 0}, "n: found 0, expected at least 1"),
         ("tanh-rnn", {"bias": "zero"}, "bias: found 'zero', expected 'learned' or 'none'"),
     ],

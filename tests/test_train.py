@@ -117,6 +117,20 @@ def test_the_same_seed_gives_the_same_bits(start: Start, name: str) -> None:
     assert_same_bits(runs[0].folder, runs[1].folder)
 
 
+@every_family
+def test_coarse_products_train_nearly_alike(start: Start, name: str) -> None:
+    exact, coarse = (start(name, kind, precision=kind) for kind in ("float32", "bf16"))
+    for _ in range(5):
+        expected, found = train_iteration(exact)[0], train_iteration(coarse)[0]
+    assert expected != found == pytest.approx(expected, rel=0.05)
+    assert all(p.dtype == torch.float32 for p in coarse.model.parameters())
+
+
+def test_a_precision_that_the_device_does_not_have_is_refused() -> None:
+    with pytest.raises(ValueError, match="precision: found 'tf32' with --device cpu, expected"):
+        Settings(precision="tf32")
+
+
 def test_another_seed_gives_other_parameters(start: Start) -> None:
     first, other = start(folder="one"), start(folder="two", seed=1)
     assert not torch.equal(first.model.weights()["input"], other.model.weights()["input"])

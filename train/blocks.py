@@ -120,7 +120,8 @@ class PlaneStack(Model):
 
         def move(index: int, layer: Layer, driven: Tensor) -> Tensor:
             factor = torch.polar(_per_plane(layer), layer["angle"].flatten())
-            scanned = linear_scan(factor, torch.view_as_complex(driven), zs[:, index])  # (T, B, p)
+            driven = torch.view_as_complex(driven.to(state["z"].dtype))
+            scanned = linear_scan(factor, driven, zs[:, index])  # (T, B, p)
             last.append(torch.view_as_real(scanned[-1]))
             return torch.view_as_real(scanned)
 

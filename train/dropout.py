@@ -2,8 +2,8 @@
 
     w' = w ∘ mask / (1 - share),   mask ~ Bernoulli(1 - share), one for the whole batch and window
 
-It is a regulariser that every family can take, since all of them are functions of their weights
-(Wan et al. 2013; on recurrent matrices Merity et al. 2017, arXiv 1708.02182).
+A regulariser for the weights that a family names in `dropped` (Wan et al. 2013; on recurrent
+matrices Merity et al. 2017, arXiv 1708.02182).
 """
 
 from collections.abc import Iterator

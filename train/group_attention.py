@@ -42,7 +42,9 @@ def attend(group: Group, heads: Heads, H: Tensor, keys: Tensor, hidden: Tensor) 
     flat = torch.view_as_real(G).flatten(2)  # (B, S, 2pn)
     scores = torch.view_as_real(Q).flatten(3).flatten(1, 2) @ flat.mT
     share = (torch.unflatten(scores, 1, (-1, T)) + hidden).softmax(-1).sum(1)  # (B, T, S)
-    mean = torch.view_as_complex(torch.unflatten(share @ flat, 2, (*G.shape[2:], 2)))
+    mean = torch.view_as_complex(
+        torch.unflatten((share @ flat).to(flat.dtype), 2, (*G.shape[2:], 2))
+    )
     back = mean * _turn(places[-T:]).conj()
     return from_planes(group, back.real, back.imag)
 

@@ -28,7 +28,7 @@ PTB_MD5 = {  # of the word-level files, as published
 
 def load_shakespeare(allow_download: bool) -> bytes:
     """Tiny Shakespeare from $TORSOR_DATA_DIR, the cache or its public address, checked."""
-    if path := _find(SHAKESPEARE):
+    if path := find_file(SHAKESPEARE):
         return _checked(read_unpacked(path), str(path), "SHA-256", SHAKESPEARE_SHA256)
     if not allow_download:
         raise DataError(_missing_shakespeare("and downloading is switched off"))
@@ -44,7 +44,7 @@ def load_shakespeare(allow_download: bool) -> bytes:
 
 def load_ptb() -> tuple[bytes, bytes, bytes]:
     """Penn Treebank, word level: the train, validation and test files, unpacked and checked."""
-    found = {name: _find(name) for name in PTB_MD5}
+    found = {name: find_file(name) for name in PTB_MD5}
     if missing := [name for name, path in found.items() if path is None]:
         folders = " nor ".join(str(folder) for folder in data_folders())
         raise DataError(
@@ -89,7 +89,8 @@ def read_unpacked(path: Path) -> bytes:
     return unpack(str(path), read_file(str(path)))[0]
 
 
-def _find(name: str) -> Path | None:
+def find_file(name: str) -> Path | None:
+    """Where a file of a data set is, packed with gzip or not; None if nowhere."""
     for folder in data_folders():
         for path in (folder / name, folder / f"{name}.gz"):
             if os.path.isfile(path):  # False where the folder is locked, too

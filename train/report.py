@@ -154,10 +154,11 @@ def _samples(records: Records) -> str:
 def _commands(run: Run) -> str:
     name = run.folder.resolve().name
     place, bundle = shlex.quote(str(run.folder)), shlex.quote(f"bundles/{name}")
-    lines = [f"torsor export {place} --out {bundle}", f"torsor serve {bundle}"]
+    exports = (run.settings.task, run.settings.symbols) == ("text", "characters")
+    lines = [f"torsor export {place} --out {bundle}", f"torsor serve {bundle}"] if exports else []
     if not run.finished:
         lines.insert(0, f"torsor train {run.config['family']} --out {place} --resume")
-    return f"<pre>\n{visible(chr(10).join(lines))}</pre>"
+    return f"<pre>\n{visible(chr(10).join(lines))}</pre>" if lines else ""
 
 
 def _settings(run: Run) -> str:

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 MOST = {
     "iterations": 10**9,
@@ -20,6 +21,16 @@ def check_range(name: str, found: int, least: int, most: int) -> None:
         raise ValueError(f"{name}: found {found}, expected at least {least}")
     if found > most:
         raise ValueError(f"{name}: found {found}, expected at most {most}")
+
+
+def check_choices(config: Any) -> None:
+    """Raise `ValueError` unless every field with choices in its metadata has one of them."""
+    for known in dataclasses.fields(config):
+        choices, found = known.metadata.get("choices", ()), getattr(config, known.name)
+        if choices and found not in choices:
+            few = len(choices) == 2
+            expected = " or ".join(map(repr, choices)) if few else f"one of {', '.join(choices)}"
+            raise ValueError(f"{known.name}: found {found!r}, expected {expected}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +71,7 @@ class Settings:
     precision: str = field(
         default="float32",
         metadata={
-            "help": "of matrix products: tf32 is CUDA's, bf16 leaves exponentials in float32",
+            "help": "of matrix products: tf32 is CUDA's; bf16 leaves groups and recurrences exact",
             "choices": ("float32", "tf32", "bf16"),
         },
     )
@@ -75,9 +86,9 @@ class Settings:
         for name in ("learning_rate", "clip"):
             if not 0.0 < (found := getattr(self, name)) < math.inf:
                 raise ValueError(f"{name}: found {found}, expected a positive number")
-        for name, choices in CHOICES.items():
-            if (chosen := getattr(self, name)) not in choices:
-                raise ValueError(f"{name}: found {chosen!r}, expected {' or '.join(choices)}")
+        check_choices(self)
+        if self.precision == "tf32" and self.device == "cpu":
+            raise ValueError("precision: found 'tf32' with --device cpu, expected --device cuda")
         if not 0.0 <= self.weight_dropout < 1.0:
             raise ValueError(f"weight_dropout: found {self.weight_dropout}, expected 0 to below 1")
         if not 0.0 <= self.weight_decay < math.inf:
@@ -86,10 +97,3 @@ class Settings:
             raise ValueError(f"warm_up: found {self.warm_up}, expected a share below 1")
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"seed: found {self.seed}, expected 0 to 2^63 - 1")
-
-
-CHOICES: dict[str, tuple[str, ...]] = {
-    field.name: field.metadata["choices"]
-    for field in dataclasses.fields(Settings)
-    if "choices" in field.metadata
-}

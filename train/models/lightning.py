@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from train.model import Model, State, Target, Weights, drive
-from train.settings import check_range
+from train.settings import check_choices, check_range
 
 CHUNK = 64  # positions that see each other through a mask; what is older is in the sum
 EPSILON = 1e-5  # of the norms
@@ -58,10 +58,7 @@ class LightningConfig:
         if self.d % self.heads:
             expected = f"a multiple of {self.heads}, the heads"
             raise ValueError(f"d: found {self.d}, expected {expected}")
-        for name, choices in (("block", BLOCKS), ("decay", DECAYS)):
-            if (found := getattr(self, name)) not in choices:
-                expected = " or ".join(repr(choice) for choice in choices)
-                raise ValueError(f"{name}: found {found!r}, expected {expected}")
+        check_choices(self)
         if not 1 / self.d <= self.feed_forward <= MAX_FEED_FORWARD:
             expected = f"1/d to {MAX_FEED_FORWARD}"
             raise ValueError(f"feed_forward: found {self.feed_forward}, expected {expected}")

@@ -108,10 +108,9 @@ class Lstm(Model):
             matrices = (weights[f"layers.{k}.input"], weights[f"layers.{k}.recurrent"])
             flat += [*matrices, bias, torch.zeros_like(bias)]  # torch has two biases
         begin = tuple(torch.stack([state[f"layers.{k}.{s}"] for k in self._ks()]) for s in "hc")
-        train = torch.is_grad_enabled()
-        hs, h, c = torch.lstm(
-            drive(weights["input"], xs), begin, flat, True, last + 1, 0.0, train, False, False
-        )
+        train, driven = torch.is_grad_enabled(), drive(weights["input"], xs).to(begin[0].dtype)
+        with torch.autocast(driven.device.type, enabled=False):  # many CPUs have no coarser one
+            hs, h, c = torch.lstm(driven, begin, flat, True, last + 1, 0.0, train, False, False)
         pairs = [{f"layers.{k}.h": h[k], f"layers.{k}.c": c[k]} for k in self._ks()]
         new = {name: value for pair in pairs for name, value in pair.items()}
         return new, self.readout(weights, {f"layers.{last}.h": hs})

@@ -18,7 +18,7 @@ from train.mixing import MIXINGS, Mixing, is_native, step
 from train.model import Model, State, Target, Weights, drive
 from train.native import osm_scan
 from train.prototypes import PROTOTYPES, Prototypes, read
-from train.settings import check_range
+from train.settings import check_choices, check_range
 
 # A step turns planes by about √(2d)·std radians; two radians at the start never learn.
 TOKEN_STD = 0.05
@@ -43,10 +43,9 @@ class OsmRnnConfig:
 
     def __post_init__(self) -> None:
         check_range("d", self.d, 1, MAX_D)
+        check_choices(self)
         make_group(self.group, self.d)
         check_range("rank", self.rank, 1, MAX_D**2)
-        if self.mixing not in MIXINGS:
-            raise ValueError(f"mixing: found {self.mixing!r}, expected {', '.join(MIXINGS)}")
 
 
 class OsmRnn(Model):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from train.model import Model, State, Target, Weights
-from train.settings import check_range
+from train.settings import check_choices, check_range
 
 KINDS = ("softmax", "linear", "erf")
 STARTS = ("opposite", "independent", "same")
@@ -39,9 +39,7 @@ class SparseXorConfig:
         check_range("m", self.m, 1, MAX_M)
         if self.output_size != 1:
             raise ValueError(f"output_size: found {self.output_size}, expected 1")
-        for name, choices in (("attention", KINDS), ("queries", STARTS)):
-            if (found := getattr(self, name)) not in choices:
-                raise ValueError(f"{name}: found {found!r}, expected one of {', '.join(choices)}")
+        check_choices(self)
 
 
 class SparseXor(Model):

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from train.model import Model, State, Target, Weights, drive
-from train.settings import check_range
+from train.settings import check_choices, check_range
 
 CONSTRUCTIONS = ("orthogonal", "dense", "normal", "cayley")
 INPUT_STD = 0.3
@@ -48,11 +48,7 @@ class TanhRnnConfig:
 
     def __post_init__(self) -> None:
         check_range("n", self.n, 1, MAX_N)
-        if self.bias not in ("learned", "none"):
-            raise ValueError(f"bias: found {self.bias!r}, expected 'learned' or 'none'")
-        if self.construction not in CONSTRUCTIONS:
-            expected = f"one of {', '.join(CONSTRUCTIONS)}"
-            raise ValueError(f"construction: found {self.construction!r}, expected {expected}")
+        check_choices(self)
         if self.construction == "normal" and self.n % 2:
             raise ValueError(f"n: found {self.n}, expected an even number: blocks are 2 by 2")
 

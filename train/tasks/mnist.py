@@ -9,19 +9,16 @@ test all 10,000, because it comes once: `num_valid` and `num_test` change that.
 """
 
 import hashlib
-import json
 import math
-import os
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from train.named_texts import data_folders, read_unpacked
-from train.settings import Settings, check_range
-from train.tasks.task import Part, Source, Trials
+from train.named_texts import data_folders, find_file, read_unpacked
+from train.settings import Settings, check_choices, check_range
+from train.tasks.task import Part, Trials
 from train.tasks.trial_task import TrialTask
 from train.text_file import DataError
 
@@ -35,29 +32,25 @@ FILES = {  # of each half: images, labels
 UNSIGNED_BYTES = 0x08  # the type code of IDX files
 Half = tuple[Tensor, Tensor]  # images (N, 784) and labels (N), uint8
 
-CHOICES = {"step": ("pixel", "row"), "permutation": ("none", "fixed"), "pool": ("mean", "last")}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MnistConfig:
     """How images become sequences."""
 
     step: str = field(
-        default="pixel", metadata={"help": "what a step shows", "choices": CHOICES["step"]}
+        default="pixel", metadata={"help": "what a step shows", "choices": ("pixel", "row")}
     )
     permutation: str = field(
-        default="none", metadata={"help": "of the pixels", "choices": CHOICES["permutation"]}
+        default="none", metadata={"help": "of the pixels", "choices": ("none", "fixed")}
     )
     pool: str = field(
-        default="mean", metadata={"help": "outputs that count", "choices": CHOICES["pool"]}
+        default="mean", metadata={"help": "outputs that count", "choices": ("mean", "last")}
     )
     num_valid: int = field(default=2000, metadata={"help": "validation images, up to 5,000"})
     num_test: int = field(default=10_000, metadata={"help": "test images, up to 10,000"})
 
     def __post_init__(self) -> None:
-        for name, choices in CHOICES.items():
-            if (found := getattr(self, name)) not in choices:
-                raise ValueError(f"{name}: found {found!r}, expected {' or '.join(choices)}")
+        check_choices(self)
         check_range("num_valid", self.num_valid, 1, NUM_VALID)
         check_range("num_test", self.num_test, 1, NUM_TEST)
 
@@ -79,9 +72,8 @@ class Mnist(TrialTask):
         shuffle = hashlib.sha256(self.order.numpy().astype("<i8").tobytes()).hexdigest()
         if config.permutation != "none":
             self.notes = (f"pixels in the order of SHA-256 {shuffle} (as 784 int64)",)
-        page = {"task": self.name, **asdict(config), "files": digests, "permutation": shuffle}
-        sha256 = hashlib.sha256(json.dumps(page, sort_keys=True).encode()).hexdigest()
-        self.source = Source(self.name, sha256, sum(len(labels) for _, labels in self.halves))
+        size = sum(len(labels) for _, labels in self.halves)
+        self.source = self.describe(size, files=digests, permutation=shuffle)
 
     def sample(self, num_trials: int, generator: torch.Generator) -> Trials:
         """Training images, each drawn apart from the others."""
@@ -157,17 +149,11 @@ def parse_idx(name: str, content: bytes, shape: tuple[int, ...]) -> Tensor:
 
 
 def _read(name: str, shape: tuple[int, ...]) -> tuple[Tensor, str]:
-    path = _find(name)
+    if (path := find_file(f"mnist/{name}")) is None:
+        folders = " nor ".join(str(folder / "mnist") for folder in data_folders())
+        raise DataError(
+            f"mnist: found no {name}.gz in {folders}; set TORSOR_DATA_DIR to a folder whose folder "
+            "mnist holds the four IDX files"
+        )
     content = read_unpacked(path)
     return parse_idx(str(path), content, shape), hashlib.sha256(content).hexdigest()
-
-
-def _find(name: str) -> Path:
-    folders = [folder / "mnist" for folder in data_folders()]
-    for path in (folder / packed for folder in folders for packed in (f"{name}.gz", name)):
-        if os.path.isfile(path):  # False where the folder is locked, too
-            return path
-    raise DataError(
-        f"mnist: found no {name}.gz in {' nor '.join(map(str, folders))}; set TORSOR_DATA_DIR to a "
-        "folder whose folder mnist holds the four IDX files"
-    )

@@ -9,13 +9,12 @@ are cut at `max_samples` and padded with silence to it; outputs count where ther
 
 import hashlib
 import io
-import json
 import os
 import re
 import tarfile
 import wave
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,7 +25,7 @@ from torch.nn.functional import pad
 
 from train.named_texts import data_folders, read_unpacked
 from train.settings import Settings, check_range
-from train.tasks.task import Part, Source, Trials
+from train.tasks.task import Part, Trials
 from train.tasks.trial_task import TrialTask
 from train.text_file import DataError
 
@@ -74,9 +73,7 @@ class SpokenDigits(TrialTask):
         digest = hashlib.sha256()
         for name, content in files:
             digest.update(name.encode() + hashlib.sha256(content).digest())
-        page = {"task": self.name, **asdict(config), "files": digest.hexdigest()}
-        sha256 = hashlib.sha256(json.dumps(page, sort_keys=True).encode()).hexdigest()
-        self.source = Source(self.name, sha256, len(files))
+        self.source = self.describe(len(files), files=digest.hexdigest())
 
     def sample(self, num_trials: int, generator: torch.Generator) -> Trials:
         """Training recordings, each drawn apart from the others."""

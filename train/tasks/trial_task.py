@@ -39,8 +39,12 @@ class TrialTask(Task):
     def __init__(self, config: Any, settings: Settings) -> None:
         del settings  # a generator needs none of them
         self.config = config
-        page = json.dumps({"task": self.name, **asdict(config)}, sort_keys=True)
-        self.source = Source(self.name, hashlib.sha256(page.encode()).hexdigest(), 0)
+        self.source = self.describe()
+
+    def describe(self, size: int = 0, **facts: Any) -> Source:
+        """The source of trials that follow from the task's options and these facts."""
+        page = json.dumps({"task": self.name, **asdict(self.config), **facts}, sort_keys=True)
+        return Source(self.name, hashlib.sha256(page.encode()).hexdigest(), size)
 
     @abstractmethod
     def sample(self, num_trials: int, generator: torch.Generator) -> Trials:
