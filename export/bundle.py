@@ -202,7 +202,7 @@ def _states(model: Model) -> tuple[StateSpec, ...]:
 
 
 def _graph_spec(graph: onnx.ModelProto, model: Model, squarings: int) -> GraphSpec:
-    uses_exp = any(opset.domain == DOMAIN for opset in graph.opset_import)
+    uses_exp = any(function.name == "MatrixExp" for function in graph.functions)
     return GraphSpec(
         inputs=tuple(_tensor_spec(value) for value in graph.graph.input),
         outputs=tuple(_tensor_spec(value) for value in graph.graph.output),
@@ -210,7 +210,7 @@ def _graph_spec(graph: onnx.ModelProto, model: Model, squarings: int) -> GraphSp
         max_steps=MAX_STEPS,
         opset=OPSET,
         ir_version=IR_VERSION,
-        operators={DOMAIN: VERSION} if uses_exp else {},
+        operators={DOMAIN: VERSION},
         ranges={"MatrixExp": body_range(squarings)} if uses_exp else {},
     )
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 import onnx
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper
 
-from export.matrix_exp import matrix_exp_function
+from export.operators import operator_functions
 from export.sampler import outcome_nodes, sampler_nodes
 from export.step import STEP, Piece, export_correction, export_step
 from serve.manifest import DOMAIN, IR_VERSION, OPSET, VERSION
@@ -28,14 +28,13 @@ def build_advance(model: Model, weights: Weights, squarings: int) -> onnx.ModelP
     state = {name: value[:1] for name, value in model.init_state(1).items()}
     V = int(model.readout(weights, state).shape[-1])
     hoisted, body = scan_body(piece, state, V)
+    functions = operator_functions([*hoisted, *body.node], squarings)
     correction = export_correction(model, state) if model.correct_every else None
     graph = _main_graph(state, V, model.correct_every, correction, hoisted, body, piece.constants)
-    uses_exp = any(node.domain == DOMAIN for node in [*hoisted, *body.node])
     return helper.make_model(
         graph,
-        functions=[matrix_exp_function(squarings)] if uses_exp else [],
-        opset_imports=[helper.make_opsetid("", OPSET)]
-        + ([helper.make_opsetid(DOMAIN, VERSION)] if uses_exp else []),
+        functions=functions,
+        opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, VERSION)],
         ir_version=IR_VERSION,
         producer_name="torsor",
     )
@@ -52,7 +51,7 @@ def scan_body(piece: Piece, state: State, V: int) -> tuple[list[NodeProto], Grap
         else:
             hoisted.append(node)
     logits, *new_states = piece.outputs
-    inside += sampler_nodes(logits, f"{STEP}token", V)
+    inside += sampler_nodes(logits, f"{STEP}token")
     inside += [
         n for name, new in zip(state, new_states, strict=True) for n in _keep(name, new, state)
     ]
@@ -135,7 +134,7 @@ def _main_graph(
         num_scan_inputs=3,
     )
     return helper.make_graph(
-        [*nodes, *_setting_nodes(), scan, *outcome_nodes("all_tokens", "logits", V)],
+        [*nodes, *_setting_nodes(V), scan, *outcome_nodes("all_tokens", "logits", V)],
         "advance",
         _main_inputs(state, V),
         _main_outputs(state, V),
@@ -163,8 +162,8 @@ def _correction_nodes(state: State, correct_every: int, correction: Piece) -> li
     return nodes
 
 
-def _setting_nodes() -> list[NodeProto]:
-    """What the sampler needs once a run: columns (B, 1), and whether any row filters at all."""
+def _setting_nodes(V: int) -> list[NodeProto]:
+    """What the sampler needs once a run: limits as columns (B, 1), neutral where a row has none."""
     parse = onnx.parser.parse_node
     return [
         parse(line)
@@ -183,17 +182,15 @@ def _setting_nodes() -> list[NodeProto]:
             "warm = Max (temperature, tiny_f)",
             "divisor_row = Where (is_greedy, one_f, warm)",
             "divisor = Unsqueeze (divisor_row, column)",
-            "limits_k = Greater (top_k, zero_i)",
-            "limits_p = Less (top_p, one_f)",
-            "limits = Or (limits_k, limits_p)",
-            "limits_i = Cast <to: int = 6> (limits)",
-            "limits_any = ReduceMax <keepdims: int = 0> (limits_i)",
-            "any_limits = Cast <to: int = 9> (limits_any)",
-            "top_k_column = Unsqueeze (top_k, column)",
+            f"all_k = Constant <value_int: int = {V}> ()",
+            "keeps_k = LessOrEqual (top_k, zero_i)",
+            "most_k_row = Where (keeps_k, all_k, top_k)",
+            "most_k = Unsqueeze (most_k_row, column)",
+            "all_p = Constant <value_float: float = 2.0> ()",  # more than any rounding of 1
+            "keeps_p = GreaterOrEqual (top_p, one_f)",
             "some_p = Max (top_p, tiny_f)",  # the most probable character always stays
-            "top_p_column = Unsqueeze (some_p, column)",
-            "keeps_k = LessOrEqual (top_k_column, zero_i)",
-            "keeps_p = GreaterOrEqual (top_p_column, one_f)",
+            "most_p_row = Where (keeps_p, all_p, some_p)",
+            "most_p = Unsqueeze (most_p_row, column)",
             "third = Constant <value_ints: ints = [2]> ()",
             "uniforms = Unsqueeze (uniform, third)",  # (K, B, 1)
         )

@@ -11,39 +11,86 @@ Letters: B batch, V vocabulary.
 """
 
 import onnx
-from onnx import GraphProto, NodeProto, TensorProto, helper
+from onnx import FunctionProto, NodeProto, helper
 
-P = "step_"  # prefix of names inside the loop
+from serve.manifest import DOMAIN, OPSET
 
 
-def sampler_nodes(logits: str, token: str, V: int) -> list[NodeProto]:
+def sampler_nodes(logits: str, token: str) -> list[NodeProto]:
     """From (B, V) logits to `token` (B), and `step_active` (B): whether the row takes this step."""
+    given = [logits, "bias", "divisor", "is_greedy", "most_k", "most_p", "step_uniform"]
+    return [
+        helper.make_node("Less", ["step_k", "num_steps"], ["step_active"]),
+        helper.make_node("SampleToken", [*given, "step_forced"], [token], domain=DOMAIN),
+    ]
+
+
+def sample_token_function() -> FunctionProto:
+    """`SampleToken` of B rows.
+
+    | input             | shape  | dtype   |                                                    |
+    |-------------------|--------|---------|----------------------------------------------------|
+    | `logits`, `bias`  | (B, V) | float32 | added up                                           |
+    | `divisor`         | (B, 1) | float32 | temperature, positive                              |
+    | `greedy`          | (B)    | bool    | take the largest, lowest index on ties             |
+    | `top_k`           | (B, 1) | int64   | V or more keeps all                                |
+    | `top_p`           | (B, 1) | float32 | 2 or more keeps all                                |
+    | `uniform`         | (B, 1) | float32 |                                                    |
+    | `forced`          | (B)    | int64   | -1: none                                           |
+    | `token` (output)  | (B)    | int64   |                                                    |
+    """
     lines = (
-        "active = Less (k, num_steps)",
-        f"scores = Add ({logits}, bias)",
-        "greedy = ArgMax <axis: int = 1, keepdims: int = 0> (scores)",
+        "scores = Add (logits, bias)",
+        "best = ArgMax <axis: int = 1, keepdims: int = 0> (scores)",
         "scaled = Div (scores, divisor)",
         "q = Softmax <axis: int = 1> (scaled)",
-        "cumulative = CumSum (cut, axis)",
-        "total = Gather <axis: int = 1> (cumulative, last)",
+        "sizes = Shape <start: int = 1, end: int = 2> (logits)",
+        "V = Squeeze (sizes)",
+        "limits_k = Less (top_k, V)",
+        "limits_p = Less (top_p, two)",
+        "limits = Or (limits_k, limits_p)",
+        "limits_i = Cast <to: int = 6> (limits)",
+        "limits_any = ReduceMax <keepdims: int = 0> (limits_i)",
+        "any = Cast <to: int = 9> (limits_any)",
+        "cut = If (any) <then_branch = cut () => (float[B, N] kept_q) {",
+        *_CUT,
+        "}, else_branch = no_cut () => (float[B, N] all_q) { all_q = Identity (q) }>",
+        "cumulative = CumSum (cut, one)",
+        "last = Sub (V, one)",
+        "last_1 = Unsqueeze (last, axis_0)",
+        "total = Gather <axis: int = 1> (cumulative, last_1)",
         "threshold = Mul (uniform, total)",
         "passed = LessOrEqual (cumulative, threshold)",
         "passed_i = Cast <to: int = 7> (passed)",
-        "count = ReduceSum <keepdims: int = 0> (passed_i, column)",
-        "sampled = Min (count, last_i)",
-        "chosen = Where (is_greedy, greedy, sampled)",
-        "is_forced = GreaterOrEqual (forced, zero_i)",
-        f"{token} = Where (is_forced, forced, chosen)",
+        "count = ReduceSum <keepdims: int = 0> (passed_i, axis_1)",
+        "sampled = Min (count, last)",
+        "chosen = Where (greedy, best, sampled)",
+        "is_forced = GreaterOrEqual (forced, zero)",
+        "token = Where (is_forced, forced, chosen)",
     )
-    constants = [
-        helper.make_node("Constant", [], [P + "axis"], value_int=1),
-        helper.make_node("Constant", [], [P + "last"], value_ints=[V - 1]),
-        helper.make_node("Constant", [], [P + "last_i"], value_int=V - 1),
-    ]
-    branch = helper.make_node(
-        "If", ["any_limits"], [P + "cut"], then_branch=_cut(V), else_branch=_no_cut()
-    )
-    return [*constants, *(_prefixed(line, {logits, token}) for line in lines), branch]
+    head = f'<domain: "{DOMAIN}", opset_import: ["" : {OPSET}]>\n'
+    head += "SampleToken (logits, bias, divisor, greedy, top_k, top_p, uniform, forced) => (token)"
+    function = onnx.parser.parse_function(head + "\n{\n" + "\n".join(lines) + "\n}")
+    for name, number in (("zero", 0), ("one", 1)):
+        function.node.insert(0, helper.make_node("Constant", [], [name], value_int=number))
+        axis = helper.make_node("Constant", [], [f"axis_{number}"], value_ints=[number])
+        function.node.insert(0, axis)
+    function.node.insert(0, helper.make_node("Constant", [], ["two"], value_float=2.0))
+    return function
+
+
+_CUT = (  # q (B, V) with everything outside the row's top-k and top-p set to zero
+    "rank = Range (zero, V, one)",
+    "values, places = TopK <axis: int = 1> (q, sizes)",
+    "before = CumSum <exclusive: int = 1> (values, one)",
+    "in_k = Less (rank, top_k)",
+    "in_p = Less (before, top_p)",
+    "kept = And (in_k, in_p)",
+    "kept_f = Cast <to: int = 1> (kept)",
+    "none = Sub (q, q)",
+    "mask = ScatterElements <axis: int = 1> (none, places, kept_f)",
+    "kept_q = Mul (q, mask)",
+)
 
 
 def outcome_nodes(all_tokens: str, logits: str, V: int) -> list[NodeProto]:
@@ -68,48 +115,3 @@ def outcome_nodes(all_tokens: str, logits: str, V: int) -> list[NodeProto]:
         "logprob = Where (active, logprob_all, zero_f)",
     )
     return [onnx.parser.parse_node(line) for line in lines]
-
-
-OUTER = {  # made once a run, outside the loop
-    "num_steps", "bias", "divisor", "is_greedy", "zero_i", "column",
-}  # fmt: skip
-
-
-def _prefixed(line: str, given: set[str]) -> NodeProto:
-    node = onnx.parser.parse_node(line)
-    for names in (node.input, node.output):
-        names[:] = [name if name in given | OUTER else P + name for name in names]
-    return node
-
-
-def _cut(V: int) -> GraphProto:
-    """q (B, V) with everything outside the row's top-k and top-p set to zero."""
-    lines = (
-        f"size = Constant <value_ints: ints = [{V}]> ()",
-        "ranks_from = Constant <value_int: int = 0> ()",
-        f"ranks_to = Constant <value_int: int = {V}> ()",
-        "ranks_by = Constant <value_int: int = 1> ()",
-        "rank = Range (ranks_from, ranks_to, ranks_by)",
-        "values, places = TopK <axis: int = 1> (step_q, size)",
-        "before = CumSum <exclusive: int = 1> (values, ranks_by)",
-        "below_k = Less (rank, top_k_column)",
-        "in_k = Or (below_k, keeps_k)",
-        "below_p = Less (before, top_p_column)",
-        "in_p = Or (below_p, keeps_p)",
-        "kept = And (in_k, in_p)",
-        "kept_f = Cast <to: int = 1> (kept)",
-        "nothing = Sub (step_q, step_q)",
-        "mask = ScatterElements <axis: int = 1> (nothing, places, kept_f)",
-        "step_cut_then = Mul (step_q, mask)",
-    )
-    return _branch("cut", [onnx.parser.parse_node(line) for line in lines], "step_cut_then")
-
-
-def _no_cut() -> GraphProto:
-    node = helper.make_node("Identity", ["step_q"], ["step_cut_else"])
-    return _branch("no_cut", [node], "step_cut_else")
-
-
-def _branch(name: str, nodes: list[NodeProto], output: str) -> GraphProto:
-    value = helper.make_tensor_value_info(output, TensorProto.FLOAT, ["B", None])
-    return helper.make_graph(nodes, name, [], [value])

@@ -16,6 +16,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from serve.manifest import BundleError
+from serve.native.library import status
 from serve.runtime import Bundle, DeviceError, load_bundles
 from serve.settings import DEVICES, Settings, environment
 
@@ -105,8 +106,10 @@ def require_free_port(host: str, port: int, option: str) -> None:
 def announce(bundles: dict[str, Bundle], options: argparse.Namespace) -> None:
     """Say what is served, where, and on what."""
     for name, bundle in bundles.items():
-        parameters, provider = bundle.manifest.num_parameters, bundle.plain.session.provider
-        print(f"{name}: {bundle.manifest.family}, {parameters:,} parameters, {provider}")
+        parameters, session = bundle.manifest.num_parameters, bundle.plain.session
+        runs_on = f"{session.provider}, {session.kernels}"
+        print(f"{name}: {bundle.manifest.family}, {parameters:,} parameters, {runs_on}")
+    print(status())
     grpc = f", gRPC {options.host}:{options.grpc_port}" if options.grpc_port else ""
     print(f"http://{options.host}:{options.port}{grpc}; Ctrl-C stops", flush=True)
 

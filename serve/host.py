@@ -14,7 +14,6 @@ from serve.vocabulary import Vocabulary
 from serve.wire.errors import RequestError
 
 MAX_QUEUED_ABLATIONS = 32
-KERNELS = "standard operators"  # what MatrixExp runs on; a native library would be named here
 
 
 class Host:
@@ -82,7 +81,7 @@ class Host:
             "vocabulary_size": len(manifest.vocabulary),
             "device": bundle.device.kind,
             "provider": bundle.plain.session.provider,
-            "kernels": KERNELS,
+            "kernels": bundle.plain.session.kernels,
             "targets": [target.name for target in manifest.targets],
             "training": manifest.training,
         }

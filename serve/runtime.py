@@ -27,6 +27,7 @@ from serve.manifest import (
     TensorSpec,
     read_manifest,
 )
+from serve.native.library import load
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]
@@ -63,6 +64,11 @@ class Session:
         options.enable_mem_pattern = False  # batch and steps change from run to run
         # Spinning workers would take the core that the event loop needs.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        # On CUDA the bodies run: kernels of one provider take the operator from all others.
+        library = load() if device.kind == "cpu" else None
+        if library is not None:
+            options.register_custom_ops_library(str(library.path))
+        self.kernels = f"native ({library.level})" if library else "standard operators"
         # The session keeps pointers into these arrays.
         self._kept = [onnxruntime.OrtValue.ortvalue_from_numpy(a) for a in edited.values()]
         if edited:

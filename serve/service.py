@@ -24,6 +24,7 @@ from serve.grpc_server import set_serving, start_grpc_server
 from serve.host import Host
 from serve.manifest import BundleError, read_manifest
 from serve.metrics import log
+from serve.native.library import status
 from serve.openai_api import make_app
 from serve.runtime import DeviceError, choose_device, load_bundles
 from serve.settings import Settings, read_settings
@@ -167,7 +168,8 @@ async def end_when_useless(host: Host, parent: int) -> None:
 
 
 def load_or_give_up(settings: Settings) -> Any:
-    """The bundles, loaded."""
+    """The bundles, loaded; the log says what kernels they run on."""
+    log.info("torsor serve: %s", status())
     try:
         return load_bundles(settings.folders, settings.device, settings.num_threads)
     except (BundleError, DeviceError) as error:

@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -389,7 +390,10 @@ def test_the_library_needs_nothing_but_the_c_library(kernels: Library) -> None:
     needed = {
         line.split()[-1].split("@")[0] for line in listing.stdout.splitlines() if " U " in line
     }
-    assert needed <= {"calloc", "free", "memcpy", "memset", "memmove", "sqrt"}
+    memory = {"calloc", "free", "malloc", "memcmp", "memcpy", "memmove", "memset"}
+    assert needed <= memory | {"getenv", "qsort", "snprintf", "sqrt", "strcmp"}
+    versions = re.findall(r"@GLIBC_2\.(\d+)", listing.stdout)
+    assert max(map(int, versions), default=0) <= 14  # any Linux since 2011
 
 
 def test_the_library_in_the_cache_is_used_again(kernels: Library) -> None:

@@ -1,6 +1,6 @@
 """The sampler inside the graph against plain numpy: which character, and how probable it was."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+import serve.runtime
 from export.parity import UNIFORM_STEPS
+from serve.native.library import load, status
 from serve.runtime import Bundle, Device
 
 Array = NDArray[Any]
@@ -32,11 +34,17 @@ class Row(NamedTuple):
     uniform: float
 
 
-@pytest.fixture(scope="module")
-def bundle(exported: Callable[[str], Path]) -> Bundle:
-    found = Bundle(exported("tanh-rnn") / "bundle", Device("cpu", 1))
-    assert len(found.manifest.vocabulary) == V
-    return found
+@pytest.fixture(scope="module", params=["native", "standard"])
+def bundle(exported: Callable[[str], Path], request: pytest.FixtureRequest) -> Iterator[Bundle]:
+    """A small model, its sampler by the kernel and by the body in the file."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "standard":
+            patch.setattr(serve.runtime, "load", lambda: None)
+        elif load() is None:
+            pytest.skip(status())
+        found = Bundle(exported("tanh-rnn") / "bundle", Device("cpu", 1))
+        assert found.plain.session.kernels.startswith(request.param)
+        yield found
 
 
 def run(bundle: Bundle, B: int, K: int = 1, **inputs: Any) -> Arrays:

@@ -75,9 +75,15 @@ def _exact_exp(S: Tensor) -> Tensor:
 
 
 def ortho_step(H: Tensor, S: Tensor) -> Tensor:  # (..., d, d), (..., d, d) -> (..., d, d)
-    """H exp(S) for skew-symmetric S, in one kernel where there is one."""
+    """H exp(S) for skew-symmetric S, in one kernel where there is one.
+
+    In an ONNX export this is one `torsor.OrthoStep` node.
+    """
     if torch.onnx.is_in_onnx_export():
-        return H @ matrix_exp(S)
+        exported: Tensor = torch.onnx.ops.symbolic(
+            "torsor::OrthoStep", (H, S), dtype=S.dtype, shape=S.shape, version=1
+        )
+        return exported
     with torch.autocast(S.device.type, enabled=False):
         H, S = _exact(H), _exact(S)
         if not native.available(H, S):

@@ -59,7 +59,21 @@ class Mixing(nn.Module):
 def step(
     group: Group, weights: Weights, name: str, H: Tensor, A: Tensor, gain: Tensor | None = None
 ) -> Tensor:
-    """H exp(gain · Γ proj(H* A)), in one kernel where there is one: (..., n, n)."""
+    """H exp(gain · Γ proj(H* A)), in one kernel where there is one: (..., n, n).
+
+    In an ONNX export on SO(d) or O(d) this is one `torsor.MixStep` node.
+    """
+    if torch.onnx.is_in_onnx_export() and isinstance(group, SO | O) and name in weights:
+        mixing = weights[name] if gain is None else gain * weights[name]
+        exported: Tensor = torch.onnx.ops.symbolic(
+            "torsor::MixStep",
+            (H, A.expand(H.shape), mixing.mT),
+            {"d": group.d},
+            dtype=H.dtype,
+            shape=H.shape,
+            version=1,
+        )
+        return exported
     if is_native(group, weights, name, H, A) and (gain is None or name in weights):
         mixing = weights.get(name)
         mixing = mixing if mixing is None or gain is None else gain * mixing

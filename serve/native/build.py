@@ -70,7 +70,7 @@ def find_compiler() -> list[str]:
 
 
 def compile_into(library: Path, compiler: list[str]) -> None:
-    """One object a level and one for the choice between them, linked and moved into place."""
+    """One object a level and those that choose between them, linked and moved into place."""
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
 
         def compile_one(name: str, source: str, *flags: str) -> str:
@@ -79,7 +79,11 @@ def compile_into(library: Path, compiler: list[str]) -> None:
             return made
 
         with ThreadPoolExecutor() as pool:
-            jobs = [pool.submit(compile_one, "dispatch", "dispatch.c")]
+            named = [f"-DTORSOR_{level.upper()}" for level in levels()]
+            jobs = [
+                pool.submit(compile_one, "dispatch", "dispatch.c"),
+                pool.submit(compile_one, "operators", "operators.c", *named),
+            ]
             for level, flags in levels().items():
                 define = f"-DLEVEL={level}"
                 jobs.append(pool.submit(compile_one, level, "kernels.c", *flags, define))

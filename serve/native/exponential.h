@@ -83,6 +83,73 @@ static REAL *NAME(forward)(NAME(workspace) * w, int *count) {
     return F;
 }
 
+/* Degree 12, for squares of any kind: good to rounding up to this 1-norm. */
+#define GENERAL_DEGREE 12
+#define GENERAL_NORM (sizeof(REAL) == 4 ? 1.4 : 0.29)
+
+/* The lesser of the largest row sum and column sum of |S|; NaN if S isn't finite. */
+static double NAME(norm)(NAME(shape) s, const REAL *S) {
+    double row = 0, column = 0, all = 0;
+    for (Size i = 0; i < s.d; i++) {
+        double along = 0, down = 0;
+        for (Size j = 0; j < s.d; j++) {
+            along += fabs((double)S[i * s.ld + j]);
+            down += fabs((double)S[j * s.ld + i]);
+        }
+        row = along > row ? along : row;
+        column = down > column ? down : column;
+        all += along;
+    }
+    return all < INFINITY ? (row < column ? row : column) : NAN;
+}
+
+/* F = exp(S) - I of any square matrix in w->S, by its Taylor series; NULL if S isn't finite. */
+static REAL *NAME(forward_general)(NAME(workspace) * w) {
+    const NAME(shape) s = w->shape;
+    REAL c[GENERAL_DEGREE + 1] = {1}, *S = w->S, *S2 = w->S2, *S3 = w->S3, *P = w->R, *F = w->F[0];
+    for (int k = 1; k <= GENERAL_DEGREE; k++) c[k] = c[k - 1] / (REAL)k;
+    double norm = NAME(norm)(s, S);
+    if (!(norm < INFINITY)) return NULL;
+    int halvings = 0;
+    for (; norm > GENERAL_NORM && halvings < MAX_SQUARINGS; norm /= 2) halvings++;
+    const REAL scale = (REAL)1 / (REAL)((int64_t)1 << halvings);
+    for (Size i = 0; i < s.d * s.ld; i += WIDTH) *(VECTOR *)(S + i) *= scale;
+    NAME(multiply)(s, S2, S, s.ld, 0, S, 1, NULL, 0);
+    NAME(multiply)(s, S3, S2, s.ld, 0, S, 1, NULL, 0);
+    for (int k = GENERAL_DEGREE - 2; k > 0; k -= 3) { /* F <- c_k S + c_k+1 S2 + c_k+2 S3 + S3 F */
+        for (Size i = 0; i < s.d * s.ld; i += WIDTH)
+            *(VECTOR *)(P + i) = c[k] * *(VECTOR *)(S + i) + c[k + 1] * *(VECTOR *)(S2 + i) +
+                                 c[k + 2] * *(VECTOR *)(S3 + i);
+        if (k < GENERAL_DEGREE - 2) NAME(multiply)(s, P, S3, s.ld, 0, F, 1, P, 1);
+        REAL *swap = P;
+        P = F, F = swap;
+    }
+    for (REAL *next = P; halvings > 0; halvings--) {
+        NAME(multiply)(s, next, F, s.ld, 0, F, 1, F, 2);
+        REAL *swap = next;
+        next = F, F = swap;
+    }
+    return F;
+}
+
+static int NAME(is_skew)(NAME(workspace) * w) {
+    const NAME(shape) s = w->shape;
+    NAME(mask) differs = NAME(lanes)(0, 0); /* none */
+    NAME(add_transpose)(s, w->T, w->S, 1, w->S, 1);
+    for (Size i = 0; i < s.d * s.ld; i += WIDTH) differs |= *(VECTOR *)(w->T + i) != 0;
+    for (int lane = 0; lane < WIDTH; lane++)
+        if (differs[lane]) return 0;
+    return 1;
+}
+
+/* F = exp(S) - I of the matrix in w->S. The polynomial of `forward` has an error of 4e-9, which is
+ * less than float rounds off, and too much for double. NULL if S isn't finite. */
+static REAL *NAME(forward_any)(NAME(workspace) * w) {
+    int halvings;
+    return sizeof(REAL) == 4 && NAME(is_skew)(w) ? NAME(forward)(w, &halvings)
+                                                 : NAME(forward_general)(w);
+}
+
 /* After `forward`: from w->G, the gradient of F, to w->X = dS - dSᵀ, twice the gradient of S.
  * Writes over G, G2, dQ, dR, Y, T, U. */
 static void NAME(backward)(NAME(workspace) * w, int halvings) {

@@ -32,6 +32,8 @@ enum { OK = 0, NO_MEMORY = 1, NO_SUCH_ROW = 2 };
 #define NOINLINE static __attribute__((noinline))
 
 #define VECTOR_BYTES 32
+#define ROWS 32 /* matrices that `mix_rows` takes at once */
+#define FEW 8   /* rows that don't pay for a copy of what they are multiplied with */
 
 #define REAL float
 #define REAL_BYTES 4
@@ -40,6 +42,8 @@ enum { OK = 0, NO_MEMORY = 1, NO_SUCH_ROW = 2 };
 #include "product.h"
 #include "exponential.h"
 #include "osm_scan.h"
+#include "rows.h"
+#include "sampler.h"
 #undef REAL
 #undef REAL_BYTES
 #undef LANE
@@ -52,3 +56,4 @@ enum { OK = 0, NO_MEMORY = 1, NO_SUCH_ROW = 2 };
 #include "product.h"
 #include "exponential.h"
 #include "osm_scan.h"
+#include "rows.h"

@@ -71,21 +71,27 @@ INLINE void NAME(tile)(const int R, const int N, const int transposed, const NAM
     }
 }
 
-/* A column of tiles: as many rows at a time as 12 or fewer sums allow, then 4, 2 and 1. */
-#define TORSOR_COLUMN(label, N, MOST, transposed)                                             \
-    NOINLINE void NAME(label)(const NAME(job) * job, Size column) {                           \
-        Size row = 0;                                                                         \
-        for (; row + MOST <= job->rows; row += MOST)                                          \
-            NAME(tile)(MOST, N, transposed, job, row, column);                                \
-        if (MOST > 4 && row + 4 <= job->rows) {                                               \
-            NAME(tile)(4, N, transposed, job, row, column);                                   \
-            row += 4;                                                                         \
-        }                                                                                     \
-        if (row + 2 <= job->rows) {                                                           \
-            NAME(tile)(2, N, transposed, job, row, column);                                   \
-            row += 2;                                                                         \
-        }                                                                                     \
-        if (row < job->rows) NAME(tile)(1, N, transposed, job, row, column);                  \
+/* A column of tiles, of MOST rows or as few less as make them alike: a low tile waits for its sums. */
+#define TORSOR_TILE(R, N, MOST, transposed)                                              \
+    case R:                                                                              \
+        if (R <= MOST) NAME(tile)(R, N, transposed, job, row, column);                   \
+        break;
+#define TORSOR_COLUMN(label, N, MOST, transposed)                                        \
+    NOINLINE void NAME(label)(const NAME(job) * job, Size column) {                      \
+        const Size tiles = (job->rows + MOST - 1) / MOST;                                \
+        for (Size t = 0, row = 0, rows; t < tiles; t++, row += rows) {                   \
+            rows = (job->rows - row + (tiles - t) - 1) / (tiles - t);                    \
+            switch (rows) {                                                              \
+                TORSOR_TILE(1, N, MOST, transposed)                                      \
+                TORSOR_TILE(2, N, MOST, transposed)                                      \
+                TORSOR_TILE(3, N, MOST, transposed)                                      \
+                TORSOR_TILE(4, N, MOST, transposed)                                      \
+                TORSOR_TILE(5, N, MOST, transposed)                                      \
+                TORSOR_TILE(6, N, MOST, transposed)                                      \
+                TORSOR_TILE(7, N, MOST, transposed)                                      \
+                TORSOR_TILE(8, N, MOST, transposed)                                      \
+            }                                                                            \
+        }                                                                                \
     }
 
 TORSOR_COLUMN(column1, 1, 8, 0)
@@ -95,6 +101,7 @@ TORSOR_COLUMN(column1t, 1, 8, 1)
 TORSOR_COLUMN(column2t, 2, 6, 1)
 TORSOR_COLUMN(column3t, 3, 4, 1)
 #undef TORSOR_COLUMN
+#undef TORSOR_TILE
 
 /* Columns of the next tile: 3 vectors, and never 1 where 2 + 2 would do. */
 INLINE Size NAME(tile_width)(Size left) {

@@ -11,6 +11,8 @@ from torch import Tensor
 from train.groups.group import Group, checked_size, newton_schulz, orthogonality_error
 from train.matrix_exp import matrix_exp, ortho_step
 
+HALF_ROOT = math.sqrt(0.5)
+
 
 class _Orthogonal(Group):
     """What depends on the algebra alone."""
@@ -21,9 +23,9 @@ class _Orthogonal(Group):
         self.d = self.size = checked_size(type(self).__name__, d, 2)
         self.dim, self.ambient_dim = d * (d - 1) // 2, d * d
         rows, columns = torch.triu_indices(d, d, offset=1, device="cpu")
-        self._upper = rows * d + columns  # (D) places of the coordinates in a flat matrix
-        self._lower = columns * d + rows
-        self._unpack = self._unpack_index()
+        self.upper = rows * d + columns  # (D) places of the coordinates in a flat matrix
+        self.lower = columns * d + rows
+        self.unpack = self._unpack_index()
 
     def ambient(self, a: Tensor) -> Tensor:
         """Any real matrix, row by row."""
@@ -36,15 +38,15 @@ class _Orthogonal(Group):
     def coordinates(self, A: Tensor) -> Tensor:
         """u_ij = (A_ij - A_ji) / √2 for i < j."""
         flat = A.flatten(-2)
-        upper = flat.index_select(-1, self._upper.to(A.device))
-        lower = flat.index_select(-1, self._lower.to(A.device))
-        return (upper - lower) * math.sqrt(0.5)
+        upper = flat.index_select(-1, self.upper.to(A.device))
+        lower = flat.index_select(-1, self.lower.to(A.device))
+        return (upper - lower) * HALF_ROOT
 
     def tangent(self, u: Tensor) -> Tensor:
         """S_ij = u_ij / √2 = -S_ji for i < j, 0 on the diagonal."""
-        u = u * math.sqrt(0.5)
+        u = u * HALF_ROOT
         signed = torch.cat([u, -u, torch.zeros_like(u[..., :1])], dim=-1)  # (..., 2D + 1)
-        flat = signed.index_select(-1, self._unpack.to(u.device))
+        flat = signed.index_select(-1, self.unpack.to(u.device))
         return torch.unflatten(flat, -1, (self.d, self.d))
 
     def exp(self, X: Tensor) -> Tensor:
@@ -61,8 +63,8 @@ class _Orthogonal(Group):
 
     def _unpack_index(self) -> Tensor:
         index = torch.full((self.d * self.d,), 2 * self.dim, device="cpu")
-        index[self._upper] = torch.arange(self.dim, device="cpu")
-        index[self._lower] = torch.arange(self.dim, device="cpu") + self.dim
+        index[self.upper] = torch.arange(self.dim, device="cpu")
+        index[self.lower] = torch.arange(self.dim, device="cpu") + self.dim
         return index
 
 
