@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import onnxruntime
 import pytest
 import torch
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
+from onnx import ModelProto, TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from scipy.linalg import expm
 
@@ -49,7 +48,7 @@ def rng(*seed: int) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-def alone(operator: str, feeds: Arrays, output: int = TensorProto.FLOAT) -> onnx.ModelProto:
+def alone(operator: str, feeds: Arrays, output: int = TensorProto.FLOAT) -> ModelProto:
     """A model that is one of our operators, every axis free, its body in the file."""
     node = helper.make_node(operator, list(feeds), ["out"], domain=DOMAIN)
     if operator == "MixStep":
@@ -75,7 +74,8 @@ def evaluate(form: str, operator: str, feeds: Arrays, num_threads: int = 1) -> A
     )
     model = alone(operator, feeds, output)
     if form == "reference":
-        return np.asarray(ReferenceEvaluator(model).run(None, feeds)[0])
+        made: Any = ReferenceEvaluator(model).run(None, feeds)
+        return np.asarray(made[0])
     if form == "native":
         del model.functions[:]  # nothing else could run it
     options = onnxruntime.SessionOptions()
@@ -321,7 +321,7 @@ def test_the_last_uniform_draws_a_character_that_is_there() -> None:
 @needs_kernels
 def test_plain_kernels_do_what_the_fast_ones_do(tmp_path: Path) -> None:
     feeds = mix_feeds(9, 13)
-    np.savez(tmp_path / "feeds.npz", **feeds)
+    np.savez(tmp_path / "feeds.npz", **feeds)  # type: ignore[arg-type]
     program = (
         "import sys, numpy as np; sys.path.insert(0, 'tests'); import test_operators as t; "
         f"feeds = dict(np.load({str(tmp_path / 'feeds.npz')!r})); "

@@ -64,16 +64,7 @@ def step(
     In an ONNX export on SO(d) or O(d) this is one `torsor.MixStep` node.
     """
     if torch.onnx.is_in_onnx_export() and isinstance(group, SO | O) and name in weights:
-        mixing = weights[name] if gain is None else gain * weights[name]
-        exported: Tensor = torch.onnx.ops.symbolic(
-            "torsor::MixStep",
-            (H, A.expand(H.shape), mixing.mT),
-            {"d": group.d},
-            dtype=H.dtype,
-            shape=H.shape,
-            version=1,
-        )
-        return exported
+        return _export_step(group, H, A, weights[name], gain)
     if is_native(group, weights, name, H, A) and (gain is None or name in weights):
         mixing = weights.get(name)
         mixing = mixing if mixing is None or gain is None else gain * mixing
@@ -82,6 +73,15 @@ def step(
         return moved.view(H.shape)
     S = mix(group, weights, name, H.mT @ A)
     return group.move(H, S if gain is None else gain * S)
+
+
+def _export_step(group: Group, H: Tensor, A: Tensor, mixing: Tensor, gain: Tensor | None) -> Tensor:
+    G = (mixing if gain is None else gain * mixing).mT
+    inputs = (H, A.expand(H.shape), G)
+    exported: Tensor = torch.onnx.ops.symbolic(
+        "torsor::MixStep", inputs, {"d": group.d}, dtype=H.dtype, shape=H.shape, version=1
+    )
+    return exported
 
 
 def is_native(group: Group, weights: Weights, name: str, *tensors: Tensor) -> bool:

@@ -30,6 +30,15 @@ static int NAME(open)(NAME(workspace) * w, Size d) {
     return OK;
 }
 
+/* The thread's own, kept for its next call: to ask the system for it takes longer than a small exp. */
+static NAME(workspace) * NAME(own_workspace)(Size d) {
+    static _Thread_local NAME(workspace) own;
+    if (own.block && own.shape.d == d) return &own;
+    free(own.block);
+    own.block = NULL;
+    return NAME(open)(&own, d) ? NULL : &own;
+}
+
 /* How often S must be halved, from the lesser of two bounds of its angles; -1 if not finite. */
 static int NAME(squarings)(NAME(shape) s, const REAL *S) {
     VECTOR squares = {0}, most = {0};
@@ -195,55 +204,53 @@ static void NAME(fill_nan)(Size count, REAL *out) {
 
 /* E = exp(S), or H exp(S) where H is given; n matrices each. */
 EXPORT int NAME(ortho_step)(const REAL *H, const REAL *S, REAL *E, Size n, Size d) {
-    NAME(workspace) w;
-    if (NAME(open)(&w, d)) return NO_MEMORY;
-    const NAME(shape) s = w.shape;
+    NAME(workspace) *w = NAME(own_workspace)(d);
+    if (!w) return NO_MEMORY;
+    const NAME(shape) s = w->shape;
     for (Size b = 0, at = 0; b < n; b++, at += d * d) {
         int halvings;
-        NAME(load)(s, w.S, S + at);
-        REAL *F = NAME(forward)(&w, &halvings);
+        NAME(load)(s, w->S, S + at);
+        REAL *F = NAME(forward)(w, &halvings);
         if (!F) {
             NAME(fill_nan)(d * d, E + at);
             continue;
         }
         if (H) { /* H + H F */
-            NAME(load)(s, w.G, H + at);
-            NAME(multiply)(s, w.G2, w.G, s.ld, 0, F, 1, w.G, 1);
-            F = w.G2;
+            NAME(load)(s, w->G, H + at);
+            NAME(multiply)(s, w->G2, w->G, s.ld, 0, F, 1, w->G, 1);
+            F = w->G2;
         } else
             for (Size i = 0; i < d; i++) F[i * s.ld + i] += 1;
         NAME(store)(s, E + at, F);
     }
-    free(w.block);
     return OK;
 }
 
 /* dS (its skew part, all that S can feel) and dH from dE; H and dH may both be NULL. */
 EXPORT int NAME(ortho_step_backward)(const REAL *H, const REAL *S, const REAL *dE, REAL *dH,
                                      REAL *dS, Size n, Size d) {
-    NAME(workspace) w;
-    if (NAME(open)(&w, d)) return NO_MEMORY;
-    const NAME(shape) s = w.shape;
+    NAME(workspace) *w = NAME(own_workspace)(d);
+    if (!w) return NO_MEMORY;
+    const NAME(shape) s = w->shape;
     for (Size b = 0, at = 0; b < n; b++, at += d * d) {
         int halvings;
-        NAME(load)(s, w.S, S + at);
-        const REAL *F = NAME(forward)(&w, &halvings);
+        NAME(load)(s, w->S, S + at);
+        const REAL *F = NAME(forward)(w, &halvings);
         if (!F) {
             NAME(fill_nan)(d * d, dS + at);
             if (H) NAME(fill_nan)(d * d, dH + at);
             continue;
         }
-        NAME(load)(s, H ? w.Y : w.G, dE + at);
+        NAME(load)(s, H ? w->Y : w->G, dE + at);
         if (H) { /* dF = Hᵀ dE, dH = dE + dE Fᵀ */
-            NAME(multiply)(s, w.G, H + at, d, 1, w.Y, 1, NULL, 0);
-            NAME(transpose)(s, w.T, F);
-            NAME(multiply)(s, w.U, w.Y, s.ld, 0, w.T, 1, w.Y, 1);
-            NAME(store)(s, dH + at, w.U);
+            NAME(multiply)(s, w->G, H + at, d, 1, w->Y, 1, NULL, 0);
+            NAME(transpose)(s, w->T, F);
+            NAME(multiply)(s, w->U, w->Y, s.ld, 0, w->T, 1, w->Y, 1);
+            NAME(store)(s, dH + at, w->U);
         }
-        NAME(backward)(&w, halvings);
-        for (Size i = 0; i < s.d * s.ld; i += WIDTH) *(VECTOR *)(w.X + i) *= (REAL)0.5;
-        NAME(store)(s, dS + at, w.X);
+        NAME(backward)(w, halvings);
+        for (Size i = 0; i < s.d * s.ld; i += WIDTH) *(VECTOR *)(w->X + i) *= (REAL)0.5;
+        NAME(store)(s, dS + at, w->X);
     }
-    free(w.block);
     return OK;
 }
