@@ -2,28 +2,59 @@
 
     python tests/bench/bench_advance.py [BUNDLE ...] [--quick] [--json FILE]
 
-One thread each. Rounds alternate between the two, and the best of each counts, so that a busy
-machine slows both. The torch loop is the plain form: eager, `torch.linalg.matrix_exp`, sampling by
-`torch.multinomial`.
+First an untrained `osm-rnn` on SO(16), then the bundles, the shipped ones where none is named. One
+thread each. CPU seconds count, rounds alternate between the forms, and the best of each counts, so
+that a busy machine slows all alike. The torch loop is the plain form: eager, `torch.linalg.
+matrix_exp`, sampling by `torch.multinomial`. `bodies` is `advance` without the native kernels.
+The share of SGEMM counts the model's own operations: its products, and those of the exponential.
 """
 
 import argparse
 import json
+import math
 import os
+import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnxruntime
 import torch
+from numpy.typing import NDArray
 
 import train.matrix_exp
+from export.bundle import INITIAL
+from export.graph import build_advance
+from export.matrix_exp import body_squarings
+from export.weights import set_weights, write_weights
+from serve.manifest import GRAPH_FILE, WEIGHTS_FILE
+from serve.native.library import Library, load
 from serve.runtime import Bundle, Device
 from serve.settings import SHIPPED
-from train.model import family
+from train.model import Model, Weights, family
 
-BATCHES = (1, 16, 64)
+BATCHES = (1, 16, 64, 256)
 STEPS = 16
+V = 65  # characters of the untrained model
+D = 16  # of its group
+SGEMM = 512  # size of the square matrices whose product measures the machine
+
+Array = NDArray[Any]
+Work = Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A model in its forms."""
+
+    name: str
+    key: str
+    model: Model
+    weights: Weights
+    graph: Path
 
 
 def main() -> None:
@@ -34,37 +65,106 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures as one flat object")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    library, rounds, figures = load(), 3 if options.quick else 30, dict[str, float]()
     os.environ["TORSOR_NATIVE"] = "off"
     train.matrix_exp._exact_exp = train.matrix_exp.matrix_exp_reference
-    figures: dict[str, float] = {}
-    print(f"{'bundle':24} {'streams':>7} {'torch/s':>10} {'advance/s':>10} {'ratio':>6}")
-    for folder in options.bundles or sorted(p.parent for p in SHIPPED.glob("*/manifest.json")):
-        measure_bundle(folder, 3 if options.quick else 20, figures)
+    print(
+        f"{'model':24} {'streams':>7} {'torch/s':>9} {'bodies/s':>9} {'native/s':>9} {'ratio':>6}"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        subject = untrained(Path(folder))
+        measure(subject, library, rounds, figures)
+    for place in options.bundles or sorted(p.parent for p in SHIPPED.glob("*/manifest.json")):
+        measure(shipped(place), library, rounds, figures)
     if options.json:
         options.json.write_text(json.dumps(figures, indent=1))
 
 
-def measure_bundle(folder: Path, rounds: int, figures: dict[str, float]) -> None:
-    """Rows of one bundle."""
-    bundle = Bundle(folder, Device("cpu", 1))
+def measure(
+    subject: Subject, library: Library | None, rounds: int, figures: dict[str, float]
+) -> None:
+    """Rows of one model."""
     for B in BATCHES:
-        ours, plain = advance_run(bundle, B), torch_run(bundle, B)
-        ours(), plain()
-        times = [(elapsed(ours), elapsed(plain)) for _ in range(rounds)]
-        rates = [B * STEPS / min(column) for column in zip(*times, strict=True)]
-        ratio = rates[0] / rates[1]
-        name = bundle.manifest.family.replace("-", "_")
-        figures[f"advance.{name}.characters_per_s.b{B}"] = rates[0]
-        figures[f"advance.{name}.over_torch_eager.b{B}"] = ratio
-        print(
-            f"{bundle.name:24} {B:7} {rates[1]:10,.0f} {rates[0]:10,.0f} {ratio:6.1f}", flush=True
-        )
+        forms: dict[str, Work] = {
+            "torch": torch_run(subject, B),
+            "bodies": advance_run(subject, None, B),
+            "native": advance_run(subject, library, B),
+            "sgemm": sgemm_run(),
+        }
+        best = dict.fromkeys(forms, math.inf)
+        for form in forms.values():
+            form()
+        for _ in range(rounds):
+            for name, form in forms.items():
+                best[name] = min(best[name], elapsed(form))
+        _tell(subject, B, best, figures)
 
 
-def advance_run(bundle: Bundle, B: int) -> Callable[[], object]:
+def _tell(subject: Subject, B: int, best: dict[str, float], figures: dict[str, float]) -> None:
+    rates = {name: B * STEPS / seconds for name, seconds in best.items()}
+    ratio = rates["native"] / rates["torch"]
+    figures[f"advance.{subject.key}characters_per_s.b{B}"] = rates["native"]
+    figures[f"advance.{subject.key}over_torch_eager.b{B}"] = ratio
+    figures[f"advance.{subject.key}native_over_bodies.b{B}"] = rates["native"] / rates["bodies"]
+    told = " ".join(f"{rates[name]:9,.0f}" for name in ("torch", "bodies", "native"))
+    share = ""
+    if (flops := operations(subject.model)) is not None:
+        peak = 2 * SGEMM**3 / best["sgemm"]
+        figures[f"advance.{subject.key}share_of_sgemm.b{B}"] = flops * rates["native"] / peak
+        share = f"  {flops * rates['native'] / peak:.0%} of SGEMM, {peak / 1e9:.0f} GF/s"
+    print(f"{subject.name:24} {B:7} {told} {ratio:6.1f}{share}", flush=True)
+
+
+def operations(model: Model) -> int | None:
+    """Floating-point operations a character of an `osm-rnn` on SO(d) with full mixing.
+
+    HᵀM, Γ, the four products of the exponential's polynomial (squarings come on top and are not
+    counted), the move, and the readout.
+    """
+    if model.family != "osm-rnn" or (model.config.group, model.config.mixing) != ("so", "linear"):
+        return None
+    d, dim = model.config.d, model.config.d * (model.config.d - 1) // 2
+    return 2 * (d**3 * (1 + 4 + 1) + dim**2 + d * d * model.config.output_size)
+
+
+def untrained(folder: Path) -> Subject:
+    """An `osm-rnn` on SO(16) as it starts."""
+    kind = family("osm-rnn")
+    config = kind.Config(input_size=V, output_size=V, d=D)
+    model = kind(config, torch.Generator().manual_seed(0)).requires_grad_(False).eval()
+    weights = model.weights()
+    graph = build_advance(model, weights, body_squarings(1.0))
+    arrays = {name: value.numpy() for name, value in weights.items()}
+    initial = {INITIAL + name: value[0].numpy() for name, value in model.init_state(1).items()}
+    offsets = write_weights(folder / WEIGHTS_FILE, arrays | initial)
+    set_weights(graph, arrays, WEIGHTS_FILE, offsets)
+    (folder / GRAPH_FILE).write_bytes(graph.SerializeToString())
+    return Subject(f"osm-rnn SO({D}), untrained", "", model, weights, folder / GRAPH_FILE)
+
+
+def shipped(folder: Path) -> Subject:
+    """A bundle's model."""
+    bundle = Bundle(folder, Device("cpu", 1))
+    kind = family(bundle.manifest.family)
+    model = kind(kind.Config(**bundle.manifest.config)).requires_grad_(False).eval()
+    weights = {n: torch.from_numpy(np.array(bundle.weights[n])) for n in model.weights()}
+    key = bundle.manifest.family.replace("-", "_") + "."
+    return Subject(bundle.name, key, model, weights, folder / GRAPH_FILE)
+
+
+def advance_run(subject: Subject, library: Library | None, B: int) -> Work:
     """One run of `advance` that samples K characters of B streams."""
-    V, K = len(bundle.manifest.vocabulary), STEPS
-    feeds = {f"state.{n}": np.repeat(v[None], B, 0) for n, v in bundle.initial.items()} | {
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.enable_mem_pattern = False
+    if library is not None:
+        options.register_custom_ops_library(str(library.path))
+    session = onnxruntime.InferenceSession(
+        subject.graph, options, providers=["CPUExecutionProvider"]
+    )
+    size, K = subject.model.config.output_size, STEPS
+    state = subject.model.init_state(B)
+    feeds = {f"state.{name}": value.contiguous().numpy() for name, value in state.items()} | {
         "position": np.zeros(B, np.int64),
         "forced": np.full((K, B), -1),
         "num_steps": np.full(B, K),
@@ -72,16 +172,14 @@ def advance_run(bundle: Bundle, B: int) -> Callable[[], object]:
         "temperature": np.ones(B, np.float32),
         "top_k": np.zeros(B, np.int64),
         "top_p": np.ones(B, np.float32),
-        "bias": np.zeros((B, V), np.float32),
+        "bias": np.zeros((B, size), np.float32),
     }
-    return lambda: bundle.plain.session.run(feeds)
+    return lambda: session.run(None, feeds)
 
 
-def torch_run(bundle: Bundle, B: int) -> Callable[[], object]:
+def torch_run(subject: Subject, B: int) -> Work:
     """The same in torch: readout, sample, update."""
-    kind = family(bundle.manifest.family)
-    model = kind(kind.Config(**bundle.manifest.config))
-    weights = {n: torch.from_numpy(np.array(bundle.weights[n])) for n in model.weights()}
+    model, weights = subject.model, subject.weights
 
     @torch.no_grad()
     def run() -> None:
@@ -93,11 +191,17 @@ def torch_run(bundle: Bundle, B: int) -> Callable[[], object]:
     return run
 
 
-def elapsed(work: Callable[[], object]) -> float:
-    """Seconds of one call."""
-    started = time.perf_counter()
+def sgemm_run() -> Work:
+    """A product of two float32 matrices, by torch's own library."""
+    X = torch.rand(SGEMM, SGEMM)
+    return lambda: X @ X
+
+
+def elapsed(work: Work) -> float:
+    """CPU seconds of one call."""
+    started = time.process_time()
     work()
-    return time.perf_counter() - started
+    return time.process_time() - started
 
 
 if __name__ == "__main__":

@@ -4,8 +4,9 @@
 
 One thread each, float32, skew-symmetric matrices of ‖S‖_F / √2 = 1 rad. Counted are CPU seconds,
 which neighbours on a busy machine disturb less. In a round every form runs, so that what disturbs
-one disturbs all; a form's figure is its best round. `native` is the kernel called on numpy arrays, `torch_operator`
-the same one as training calls it. JAX runs where it is installed. The last table is the largest error against float64, over norms up to 10.
+one disturbs all; a form's figure is its best round. `native` is the kernel called on numpy arrays,
+`torch_operator` the same one as training calls it. JAX runs where it is installed. The last line is
+the largest error against float64, over norms up to 10.
 """
 
 import argparse
