@@ -95,10 +95,10 @@ INLINE void NAME(tile)(const int R, const int N, const int transposed, const NAM
     }
 
 TORSOR_COLUMN(column1, 1, 8, 0)
-TORSOR_COLUMN(column2, 2, 6, 0)
+TORSOR_COLUMN(column2, 2, 4, 0)
 TORSOR_COLUMN(column3, 3, 4, 0)
 TORSOR_COLUMN(column1t, 1, 8, 1)
-TORSOR_COLUMN(column2t, 2, 6, 1)
+TORSOR_COLUMN(column2t, 2, 4, 1)
 TORSOR_COLUMN(column3t, 3, 4, 1)
 #undef TORSOR_COLUMN
 #undef TORSOR_TILE
