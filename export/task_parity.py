@@ -1,0 +1,86 @@
+"""Parity of task models: the same inputs through torch, the reference evaluator and ONNX Runtime.
+
+Every case starts B streams and takes K inputs in one run of `advance`, rows of different lengths.
+The inputs are the first ones of held-out trials where these are that long, else random. Compared
+are outputs and final states, as in `export.parity`.
+
+Letters: B batch, K steps, T time, N trials, X input size.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from export.parity import Arrays, Evaluate, Subject, choose, largest_error, start_state
+from serve.manifest import ParityCase
+from train.model import Model, Weights
+
+
+def measure_task_case(
+    inputs: Tensor,
+    names: frozenset[str],
+    subject: Subject,
+    evaluate_reference: Evaluate,
+    evaluate_runtime: Evaluate,
+    B: int,
+    K: int,
+) -> ParityCase:
+    """One comparison on trials' `inputs`, (T, N) or (T, N, X); a function of B and K.
+
+    `names` are the graph's inputs: a whole-input graph takes and returns no state.
+    """
+    feeds = make_task_feeds(subject.model, inputs, B, K, np.random.default_rng([B, K]))
+    expected = advance_task_reference(subject.model, subject.weights, feeds)
+    feeds = {name: value for name, value in feeds.items() if name in names}
+    found = evaluate_runtime(feeds)
+    expected = {name: expected[name] for name in found}
+    return ParityCase(
+        weights=subject.name,
+        batch=B,
+        num_steps=K,
+        reference_error=largest_error(evaluate_reference(feeds), expected),
+        runtime_error=largest_error(found, expected),
+    )
+
+
+def make_task_feeds(
+    model: Model, inputs: Tensor, B: int, K: int, rng: np.random.Generator
+) -> Arrays:
+    """Inputs of a task's `advance`: fresh states, rows of different lengths."""
+    state = model.init_state(B)
+    return {
+        **{f"state.{name}": value.numpy() for name, value in state.items()},
+        "position": np.zeros(B, np.int64),
+        "inputs": draw_inputs(model, inputs, B, K, rng).numpy(),
+        "num_steps": np.where(np.arange(B) % 3 == 2, K // 2, K).astype(np.int64),
+    }
+
+
+def draw_inputs(model: Model, inputs: Tensor, B: int, K: int, rng: np.random.Generator) -> Tensor:
+    """The first K steps of B of the trials; where these are shorter, random ones."""
+    if len(inputs) >= K:
+        return inputs[:K, torch.from_numpy(rng.integers(0, inputs.shape[1], B))]
+    return random_inputs(model, inputs, B, K, rng)
+
+
+def random_inputs(model: Model, inputs: Tensor, B: int, K: int, rng: np.random.Generator) -> Tensor:
+    """Normals, or uniform characters, of the kind of `inputs`: (K, B, X) or (K, B)."""
+    X = model.config.input_size
+    if not inputs.is_floating_point():
+        return torch.from_numpy(rng.integers(0, X, (K, B)))
+    return torch.from_numpy(rng.standard_normal((K, B, X), np.float32))
+
+
+@torch.no_grad()
+def advance_task_reference(model: Model, weights: Weights, feeds: Arrays) -> Arrays:
+    """`advance` of a task as a loop of torch steps: the graph's meaning."""
+    state, num_steps = start_state(model, feeds), torch.from_numpy(feeds["num_steps"])
+    outputs = []
+    for k, x in enumerate(torch.from_numpy(feeds["inputs"])):
+        active = num_steps > k
+        moved, y = model.step(weights, state, x)
+        outputs.append(torch.where(active.unsqueeze(-1), y, 0.0))
+        state = choose(active, moved, state)
+    found = {"outputs": torch.stack(outputs)}
+    found |= {f"next.{name}": value for name, value in state.items()}
+    return {name: value.numpy() for name, value in found.items()}
