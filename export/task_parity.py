@@ -1,8 +1,8 @@
 """Parity of task models: the same inputs through torch, the reference evaluator and ONNX Runtime.
 
 Every case starts B streams and takes K inputs in one run of `advance`, rows of different lengths.
-The inputs are the first ones of held-out trials where these are that long, else random. Compared
-are outputs and final states, as in `export.parity`.
+The inputs come from held-out trials where these are that long, else they are random. Compared are
+outputs and final states, as in `export.parity`.
 
 Letters: B batch, K steps, T time, N trials, X input size.
 """
@@ -57,10 +57,19 @@ def make_task_feeds(
 
 
 def draw_inputs(model: Model, inputs: Tensor, B: int, K: int, rng: np.random.Generator) -> Tensor:
-    """The first K steps of B of the trials; where these are shorter, random ones."""
-    if len(inputs) >= K:
-        return inputs[:K, torch.from_numpy(rng.integers(0, inputs.shape[1], B))]
-    return random_inputs(model, inputs, B, K, rng)
+    """K steps of B of the trials, about half of them their first; every fourth row is random.
+
+    All rows are where trials are shorter. Some tasks show nothing but zeros for a while, which
+    would compare little.
+    """
+    drawn, (T, N) = random_inputs(model, inputs, B, K, rng), inputs.shape[:2]
+    if T < K:
+        return drawn
+    starts = np.where(rng.random(B) < 0.5, 0, rng.integers(0, T - K + 1, B))
+    steps, trials = starts + np.arange(K)[:, None], rng.integers(0, N, B)  # (K, B), (B)
+    taken = inputs[torch.from_numpy(steps), torch.from_numpy(trials)]
+    is_random = torch.arange(B) % 4 == 3
+    return torch.where(is_random.view(1, B, *[1] * (inputs.ndim - 2)), drawn, taken)
 
 
 def random_inputs(model: Model, inputs: Tensor, B: int, K: int, rng: np.random.Generator) -> Tensor:

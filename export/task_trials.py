@@ -25,7 +25,7 @@ from train.tasks.task import Trials, make_task
 from train.tasks.trial_task import HELD_OUT_SEED, TrialTask
 
 MAX_BYTES = 10_000_000  # of trials; copy as it is by default has 9.5 million
-PROBE_STREAMS, PROBE_STEPS = 32, 512
+PROBE_STREAMS, PROBE_STEPS = 32, 1024
 SCORES = {
     "classes": "loss is the mean cross-entropy (nats); accuracy the share of answers whose largest "
     "output is the target's",
@@ -95,7 +95,7 @@ def probe_task_angle(model: Model, weights: Weights, inputs: Tensor) -> float:
     """
     taken = random_inputs(model, inputs, PROBE_STREAMS, MAX_STEPS, np.random.default_rng(0))
     with observed_angles() as angles, torch.no_grad():
-        for xs in (inputs[:PROBE_STEPS, :PROBE_STREAMS], taken):
+        for xs in (inputs[:PROBE_STEPS, probed_trials(inputs)], taken):
             state = model.init_state(xs.shape[1])
             for position, x in enumerate(xs):
                 if model.correct_every and position % model.correct_every == 0:
@@ -107,6 +107,16 @@ def probe_task_angle(model: Model, weights: Weights, inputs: Tensor) -> float:
                         "with a smaller learning rate"
                     )
     return max(angles, default=0.0)
+
+
+def probed_trials(inputs: Tensor) -> Tensor:
+    """Numbers of trials from all over, and of vectors those with the largest ones too."""
+    N = inputs.shape[1]
+    spread = torch.linspace(0, N - 1, min(N, PROBE_STREAMS)).long()
+    if not inputs.is_floating_point():
+        return spread
+    largest = inputs[:PROBE_STEPS].norm(dim=-1).amax(0).topk(len(spread)).indices
+    return torch.tensor(sorted({*spread.tolist(), *largest.tolist()}))
 
 
 def task_protocol(task: TaskTrials) -> dict[str, str]:
