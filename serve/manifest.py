@@ -167,7 +167,8 @@ def parse_manifest(page: Json, path: Path | str = MANIFEST_FILE) -> Manifest:
     """The checked value of a parsed JSON page."""
     found = page.get("format") if isinstance(page, dict) else None
     if found != FORMAT:
-        raise BundleError(path, "format", f"found {found!r}, expected {FORMAT}; {NEWER}")
+        remedy = f"{NEWER}, or export the bundle again"
+        raise BundleError(path, "format", f"found {found!r}, expected {FORMAT}; {remedy}")
     manifest: Manifest = parse_value(Manifest, page, path, "")
     return manifest
 
