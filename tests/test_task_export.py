@@ -27,6 +27,7 @@ from export.__main__ import main
 from export.bundle import export_bundle, restore_model
 from export.parity import TOLERANCE, ParityError, Subject, largest_error, measure_parity
 from export.task_parity import (
+    MAX_TOLERANCE,
     advance_task_reference,
     draw_inputs,
     measure_task_case,
@@ -40,6 +41,7 @@ from serve.trials import run_trials, score_trials
 from train.checkpoint import find_checkpoint, read_checkpoint, write_checkpoint
 from train.loop import train
 from train.model import Model, Weights, family_names
+from train.models.tanh_rnn import TanhRnn, TanhRnnConfig
 from train.run import start_run
 from train.settings import Settings
 from train.tasks.task import Trials, make_task, task_names
@@ -418,6 +420,42 @@ def test_the_largest_inputs_are_probed() -> None:
     assert 123 in chosen and {0, 399} <= set(chosen.tolist()) and len(chosen) <= 64
     assert len(probed_trials(torch.zeros(5, 400, dtype=torch.int64))) == 32
     assert probed_trials(inputs[:, :3]).tolist() == [0, 1, 2]
+
+
+def chaos(spread: float) -> tuple[Subject, Arrays]:
+    """A tanh RNN that multiplies differences, its inputs, and what torch answers."""
+    config = TanhRnnConfig(input_size=3, output_size=2, n=24)
+    model = TanhRnn(config, torch.Generator().manual_seed(0)).requires_grad_(False)
+    weights = model.weights() | {"recurrent": model.recurrent * spread}
+    return Subject(name="trained", model=model, weights=weights, graph=Path()), {
+        "inputs": np.random.default_rng(0).standard_normal((16, 9, 3)).astype(np.float32)
+    }
+
+
+@pytest.mark.parametrize(
+    ("spread", "least", "most"), [(0.9, TOLERANCE, TOLERANCE), (4.0, 2 * TOLERANCE, MAX_TOLERANCE)]
+)
+def test_what_float32_itself_cannot_say_decides_what_is_allowed(
+    spread: float, least: float, most: float
+) -> None:
+    subject, feeds = chaos(spread)
+    inputs = torch.from_numpy(feeds["inputs"])
+    names = frozenset({"state.h", "position", "inputs", "num_steps"})
+
+    def off_by(error: float) -> Callable[[Arrays], Arrays]:
+        def evaluate(feeds: Arrays) -> Arrays:
+            found = advance_task_reference(subject.model, subject.weights, feeds)
+            return {name: value + np.float32(error) for name, value in found.items()}
+
+        return evaluate
+
+    right = measure_task_case(inputs, names, subject, off_by(0.0), off_by(0.0), 9, 16)
+    case, tolerance = measure_task_case(inputs, names, subject, off_by(0.0), off_by(0.1), 9, 16)
+    assert right[1] == TOLERANCE and right[0].runtime_error == 0.0
+    assert least <= tolerance <= most < case.runtime_error
+    for broken in (np.nan, np.inf):
+        found = measure_task_case(inputs, names, subject, off_by(0.0), off_by(broken), 9, 16)
+        assert found[0].runtime_error == np.inf and np.isfinite(found[1])
 
 
 # What an export refuses
