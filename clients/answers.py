@@ -48,6 +48,7 @@ def read_model(page: Json) -> ModelInfo:
         kernels=page["kernels"],
         targets=tuple(page["targets"]),
         training=plain(page["training"]),
+        task=plain(page["task"]),
     )
 
 

@@ -22,17 +22,27 @@ class ModelInfo:
     family: str
     config: dict[str, Json]  # sizes of the family
     num_parameters: int
-    vocabulary_size: int
+    vocabulary_size: int  # 0 of models of a task
     device: str  # "cpu" or "cuda"
     provider: str  # of the runtime, the one really in use
     kernels: str
     targets: tuple[str, ...]  # what edits may name
     training: dict[str, Json]  # provenance: dataset, iterations, seed, test_bpc, ...
+    task: dict[str, Json] | None = None  # what goes in and what is owed; None: text
 
     @property
     def test_bpc(self) -> float | None:
         """Bits per character on the test split, where the training measured it."""
-        value = self.training.get("test_bpc")
+        return self._test("bpc")
+
+    @property
+    def headline(self) -> tuple[str, float | None]:
+        """The score that a table shows, and what it is on the test part if that was measured."""
+        name = "bpc" if self.task is None else str(self.task["headline"])
+        return name, self._test(name)
+
+    def _test(self, name: str) -> float | None:
+        value = self.training.get(f"test_{name}")
         return None if value is None else float(value)
 
 

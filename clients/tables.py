@@ -12,15 +12,14 @@ Row = tuple[str, ...]
 def models(held: Iterable[ModelInfo]) -> str:
     """One line a model."""
     rows: list[Row] = [
-        ("MODEL", "FAMILY", "PARAMETERS", "VOCABULARY", "TEST BPC", "DEVICE", "KERNELS")
+        ("MODEL", "FAMILY", "PARAMETERS", "TASK", "SIZES", "TEST SCORE", "DEVICE", "KERNELS")
     ]
     rows += [
         (
             model.id,
             model.family,
             f"{model.num_parameters:,}",
-            str(model.vocabulary_size),
-            _number(model.test_bpc, ".3f"),
+            *_task_cells(model),
             f"{model.device} ({model.provider})",
             model.kernels,
         )
@@ -77,6 +76,15 @@ def removed(ablation: Json) -> list[str]:
         warnings = "".join(f"; {warning}" for warning in edit.get("warnings", []))
         lines.append(f"{edit['target']} {edit['op']}: mass {edit['mass']:.4f}{warnings}")
     return lines
+
+
+def _task_cells(model: ModelInfo) -> Row:
+    task, (name, score) = model.task, model.headline
+    said = {"bpc": "BPC"}.get(name, name.replace("_", " "))
+    shown = NOTHING if score is None else f"{said} {score:.3f}"
+    if task is None:
+        return "text", f"{model.vocabulary_size} characters", shown
+    return task["name"], f"{task['input_size']} → {task['output_size']}", shown
 
 
 def _target_row(target: Target) -> Row:

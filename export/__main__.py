@@ -2,9 +2,9 @@
 
     torsor export runs/osm --out bundles/osm
 
-Writes the bundle that `torsor serve` reads: the graph, the effective weights, and a manifest that
-says how far torch, the reference evaluator and ONNX Runtime agree. Above the tolerance there is no
-bundle.
+Writes the bundle that `torsor serve` reads: the graph, the effective weights, of a task some of its
+test trials, and a manifest that says how far torch, the reference evaluator and ONNX Runtime agree.
+Above the tolerance there is no bundle.
 """
 
 import argparse

@@ -4,11 +4,10 @@ The bundle is made in a folder beside its place and renamed when it is whole. Th
 gives the same bytes on one machine.
 """
 
+import functools
 import json
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,32 +17,44 @@ import torch
 from export.graph import MAX_STEPS, build_advance
 from export.matrix_exp import body_range, body_squarings
 from export.parity import Subject, measure_parity
+from export.place import refuse_other_things, whole_folder
+from export.task_graph import build_task_advance
+from export.task_parity import measure_task_case
+from export.task_trials import (
+    TaskTrials,
+    open_task,
+    probe_task_angle,
+    task_protocol,
+    write_trials,
+)
 from export.weights import set_weights, write_weights
 from serve.manifest import (
     DOMAIN,
     GRAPH_FILE,
     IR_VERSION,
-    MANIFEST_FILE,
     NAME_RULE,
     OPSET,
+    TRIALS_FILE,
     VERSION,
     WEIGHTS_FILE,
     GraphSpec,
     Manifest,
+    Parity,
     StateSpec,
     Target,
     TensorSpec,
     describe_file,
     is_model_name,
-    parse_manifest,
     write_manifest,
 )
 from train.checkpoint import CheckpointError, find_checkpoint, read_checkpoint
 from train.matrix_exp import observed_angles
-from train.model import Model, Weights, family
+from train.model import Model, State, Weights, family
 from train.tasks.text import VALID_LANES
 
 INITIAL = "initial."  # prefix of initial states among the weights
+SCORES = ("valid_", "test_")  # prefixes of scores in metrics.jsonl
+TEXT_SPLIT = "characters in order: 90 % training, 5 % validation, 5 % test"
 BPC_PROTOCOL = (
     "mean -log2 p over every character of the split, state carried throughout; the test as one "
     f"stream from its start, the validation in {VALID_LANES} lanes"
@@ -62,24 +73,25 @@ def export_bundle(run: Path, out: Path, name: str | None = None, quiet: bool = F
     if not is_model_name(name):
         raise ValueError(f"name: found {name!r:.120}, expected {NAME_RULE}; choose another --name")
     out = Path(os.path.realpath(out))
-    _refuse_other_things(out)
+    refuse_other_things(out)
     folder = find_checkpoint(run)
     iteration, config, parameters, _ = read_checkpoint(folder)
     _refuse_untold(folder, config)
     model = restore_model(folder, config, parameters)
-    training = provenance(folder, config, iteration)
-    with _whole_folder(out) as part:
-        manifest = _fill(part, name, model, config, training, quiet)
+    task = None if config["training"]["task"] == "text" else open_task(folder, config)
+    training = provenance(folder, config, iteration, task)
+    with whole_folder(out) as part:
+        manifest = _fill(part, name, model, config, training, task, quiet)
         write_manifest(part, manifest)
     return manifest
 
 
 def _refuse_untold(folder: Path, config: dict[str, Any]) -> None:
     training = config["training"]
-    if (training["task"], training["symbols"]) != ("text", "characters"):
+    if training["task"] == "text" and training["symbols"] != "characters":
         raise ValueError(
             f"{folder}: found a model of {training['task']} ({training['symbols']}), expected one "
-            "of text made of characters; a bundle can't hold others yet"
+            "of text made of characters, or of a task; a bundle can't hold others yet"
         )
 
 
@@ -100,14 +112,16 @@ def restore_model(folder: Path, config: dict[str, Any], parameters: dict[str, An
     return model.requires_grad_(False).eval()
 
 
-def provenance(folder: Path, config: dict[str, Any], iteration: int) -> dict[str, Any]:
+def provenance(
+    folder: Path, config: dict[str, Any], iteration: int, task: TaskTrials | None
+) -> dict[str, Any]:
     """How the model was trained and what it scored, from the checkpoint's own record."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    scores = {k: line[k] for line in lines for k in ("valid_bpc", "test_bpc") if k in line}
+    scores = {k: x for line in lines for k, x in line.items() if k.startswith(SCORES)}
+    text = {"split": TEXT_SPLIT, "protocol": BPC_PROTOCOL}
     return {
         "data": config["data"],
-        "split": "characters in order: 90 % training, 5 % validation, 5 % test",
-        "protocol": BPC_PROTOCOL,
+        **(text if task is None else task_protocol(task)),
         "iteration": iteration,
         **scores,
         "settings": config["training"] | {"data": config["data"]["name"]},  # not a path
@@ -143,48 +157,86 @@ def _fill(
     model: Model,
     config: dict[str, Any],
     training: dict[str, Any],
+    task: TaskTrials | None,
     quiet: bool,
 ) -> Manifest:
-    weights = model.weights()
-    squarings = body_squarings(probe_angle(model, weights))
-    graph = build_advance(model, weights, squarings)
+    weights, random = model.weights(), _random_twin(config)
+    graph, squarings = _build(model, random, task)
     _write_graph(part, graph, model, weights)
-    twin = part / "random"
-    random = _random_twin(config)
-    twin.mkdir()
-    _write_graph(twin, graph, random, random.weights())
-    parity = measure_parity(
-        [
-            Subject(name="trained", model=model, weights=weights, graph=part / GRAPH_FILE),
-            Subject(name="random", model=random, weights=random.weights(), graph=twin / GRAPH_FILE),
-        ],
-        quiet,
-    )
-    shutil.rmtree(twin)
+    parity = _compare(part, graph, model, random, task, quiet)
+    files = [GRAPH_FILE, WEIGHTS_FILE]
+    if task is not None:
+        write_trials(part / TRIALS_FILE, task.trials)
+        files.append(TRIALS_FILE)
     return Manifest(
         name=name,
         family=config["family"],
         config=config["config"],
         num_parameters=model.num_parameters(),
         vocabulary=tuple(config["vocabulary"]),
-        states=_states(model),
+        task=None if task is None else task.spec,
+        states=_states(graph, model),
         graph=_graph_spec(graph, model, squarings),
         targets=_targets(model, weights),
         training=training,
         parity=parity,
-        files={file: describe_file(part / file) for file in (GRAPH_FILE, WEIGHTS_FILE)},
+        files={file: describe_file(part / file) for file in files},
     )
+
+
+def _build(model: Model, random: Model, task: TaskTrials | None) -> tuple[onnx.ModelProto, int]:
+    weights = model.weights()
+    if task is None:
+        squarings = body_squarings(probe_angle(model, weights))
+        return build_advance(model, weights, squarings), squarings
+    inputs, characters = task.trials.inputs, task.spec.inputs == "characters"
+    # Which of the two turns further depends on the task's inputs, and one graph serves both.
+    angles = [probe_task_angle(m, m.weights(), inputs) for m in (model, random)]
+    squarings = body_squarings(max(angles))
+    return build_task_advance(model, weights, squarings, characters), squarings
+
+
+def _compare(
+    part: Path,
+    graph: onnx.ModelProto,
+    model: Model,
+    random: Model,
+    task: TaskTrials | None,
+    quiet: bool,
+) -> Parity:
+    twin = part / "random"
+    twin.mkdir()
+    _write_graph(twin, graph, random, random.weights())
+    folders = {"trained": (model, part), "random": (random, twin)}
+    subjects = [
+        Subject(name=name, model=m, weights=m.weights(), graph=folder / GRAPH_FILE)
+        for name, (m, folder) in folders.items()
+    ]
+    if task is None:
+        parity = measure_parity(subjects, quiet)
+    else:
+        names = frozenset(value.name for value in graph.graph.input)
+        measure = functools.partial(measure_task_case, task.trials.inputs, names)
+        parity = measure_parity(subjects, quiet, measure)
+    shutil.rmtree(twin)
+    return parity
 
 
 def _write_graph(folder: Path, graph: onnx.ModelProto, model: Model, weights: Weights) -> None:
     arrays = {name: value.numpy() for name, value in weights.items()}
-    initial = {INITIAL + name: value[0].numpy() for name, value in model.init_state(1).items()}
+    initial = {INITIAL + name: x.numpy() for name, x in _initial_states(graph, model).items()}
     offsets = write_weights(folder / WEIGHTS_FILE, arrays | initial)
     whole = onnx.ModelProto()
     whole.CopyFrom(graph)
     set_weights(whole, arrays, WEIGHTS_FILE, offsets)
     (folder / GRAPH_FILE).write_bytes(whole.SerializeToString(deterministic=True))
     onnx.checker.check_model(folder / GRAPH_FILE, full_check=True)
+
+
+def _initial_states(graph: onnx.ModelProto, model: Model) -> State:
+    """The state tensors of one fresh stream that the graph takes: a whole-input graph, none."""
+    taken = {value.name for value in graph.graph.input}
+    return {n: x[0] for n, x in model.init_state(1).items() if f"state.{n}" in taken}
 
 
 def _random_twin(config: dict[str, Any]) -> Model:
@@ -194,10 +246,10 @@ def _random_twin(config: dict[str, Any]) -> Model:
     return model.requires_grad_(False).eval()
 
 
-def _states(model: Model) -> tuple[StateSpec, ...]:
+def _states(graph: onnx.ModelProto, model: Model) -> tuple[StateSpec, ...]:
     return tuple(
-        StateSpec(name=name, dtype="float32", shape=tuple(value.shape[1:]), initial=INITIAL + name)
-        for name, value in model.init_state(1).items()
+        StateSpec(name=name, dtype="float32", shape=tuple(value.shape), initial=INITIAL + name)
+        for name, value in _initial_states(graph, model).items()
     )
 
 
@@ -210,7 +262,7 @@ def _graph_spec(graph: onnx.ModelProto, model: Model, squarings: int) -> GraphSp
         max_steps=MAX_STEPS,
         opset=OPSET,
         ir_version=IR_VERSION,
-        operators={DOMAIN: VERSION},
+        operators={DOMAIN: VERSION} if graph.functions else {},
         ranges={"MatrixExp": body_range(squarings)} if uses_exp else {},
     )
 
@@ -237,56 +289,3 @@ def _targets(model: Model, weights: Weights) -> tuple[Target, ...]:
         )
         for target in model.targets()
     )
-
-
-def _refuse_other_things(out: Path) -> None:
-    if Path.cwd().is_relative_to(out):
-        raise ValueError(
-            f"{out}: found the folder you are in, expected one beside or below it, since a bundle "
-            "takes the whole place of its folder; leave the folder, or choose another --out"
-        )
-    if (other := _other_thing(out)) is not None:
-        raise ValueError(
-            f"{out}: is no bundle: found {other}, expected nothing, an empty folder, or a bundle "
-            "and nothing beside it; choose another --out, or remove it"
-        )
-
-
-def _other_thing(out: Path) -> str | None:
-    """What of `out` an export must not replace."""
-    if not out.is_dir():
-        return "a file" if os.path.lexists(out) else None
-    names = sorted(path.name for path in out.iterdir())
-    if not names:
-        return None
-    if MANIFEST_FILE not in names:
-        return f"{names[0]!r} and no {MANIFEST_FILE}"
-    try:
-        manifest = parse_manifest(json.loads((out / MANIFEST_FILE).read_bytes()))
-    except (ValueError, RecursionError, OSError) as error:
-        return f"a {MANIFEST_FILE} of something else ({error})"
-    ours = (MANIFEST_FILE, *manifest.files)
-    others = [name for name in names if name not in ours or not (out / name).is_file()]
-    return f"{others[0]!r}, which its {MANIFEST_FILE} doesn't list" if others else None
-
-
-@contextmanager
-def _whole_folder(out: Path) -> Iterator[Path]:
-    """A folder that takes the place of `out` if the block ends well, and vanishes if not."""
-    part, old = out.parent / f".{out.name}.part", out.parent / f".{out.name}.old"
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    try:
-        yield part
-        shutil.rmtree(old, ignore_errors=True)
-        if out.exists():
-            _refuse_other_things(out)  # again: the export took a while
-            os.rename(out, old)
-        os.rename(part, out)
-    except BaseException:
-        if old.exists() and not out.exists():
-            os.rename(old, out)
-        raise
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)

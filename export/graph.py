@@ -28,13 +28,19 @@ def build_advance(model: Model, weights: Weights, squarings: int) -> onnx.ModelP
     state = {name: value[:1] for name, value in model.init_state(1).items()}
     V = int(model.readout(weights, state).shape[-1])
     hoisted, body = scan_body(piece, state, V)
-    functions = operator_functions([*hoisted, *body.node], squarings)
     correction = export_correction(model, state) if model.correct_every else None
     graph = _main_graph(state, V, model.correct_every, correction, hoisted, body, piece.constants)
+    return model_file(graph, squarings)
+
+
+def model_file(graph: GraphProto, squarings: int) -> onnx.ModelProto:
+    """The file around a graph: versions, and the bodies of the operators of ours that it uses."""
+    functions = operator_functions(_all_nodes(graph), squarings)
+    versions = {"": OPSET} | ({DOMAIN: VERSION} if functions else {})
     return helper.make_model(
         graph,
         functions=functions,
-        opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, VERSION)],
+        opset_imports=[helper.make_opsetid(*version) for version in versions.items()],
         ir_version=IR_VERSION,
         producer_name="torsor",
     )
@@ -43,21 +49,27 @@ def build_advance(model: Model, weights: Weights, squarings: int) -> onnx.ModelP
 def scan_body(piece: Piece, state: State, V: int) -> tuple[list[NodeProto], GraphProto]:
     """Nodes that depend on weights alone, and the Scan's body over everything else."""
     moving = {f"{STEP}state_{name}" for name in state} | {f"{STEP}token"}
-    hoisted, inside = [], []
+    hoisted, inside = split_nodes(piece, moving)
+    logits, *new_states = piece.outputs
+    inside += sampler_nodes(logits, f"{STEP}token")
+    inside += [
+        n for name, new in zip(state, new_states, strict=True) for n in keep_nodes(name, new, state)
+    ]
+    nodes = sort_nodes(inside)
+    body = helper.make_graph(nodes, "step", _body_inputs(state), _body_outputs(state, V, logits))
+    return hoisted, body
+
+
+def split_nodes(piece: Piece, moving: set[str]) -> tuple[list[NodeProto], list[NodeProto]]:
+    """Nodes that depend on weights alone, and those that `moving` values reach."""
+    moving, hoisted, inside = {*moving}, list[NodeProto](), list[NodeProto]()
     for node in piece.nodes:
         if moving.intersection(node.input):
             moving.update(node.output)
             inside.append(node)
         else:
             hoisted.append(node)
-    logits, *new_states = piece.outputs
-    inside += sampler_nodes(logits, f"{STEP}token")
-    inside += [
-        n for name, new in zip(state, new_states, strict=True) for n in _keep(name, new, state)
-    ]
-    nodes = sort_nodes(inside)
-    body = helper.make_graph(nodes, "step", _body_inputs(state), _body_outputs(state, V, logits))
-    return hoisted, body
+    return hoisted, inside
 
 
 def sort_nodes(nodes: Iterable[NodeProto]) -> list[NodeProto]:
@@ -73,13 +85,20 @@ def sort_nodes(nodes: Iterable[NodeProto]) -> list[NodeProto]:
     return order
 
 
+def _all_nodes(graph: GraphProto) -> Iterable[NodeProto]:
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            yield from _all_nodes(attribute.g)
+
+
 def _reads(node: NodeProto) -> list[str]:
     branches = [a.g for a in node.attribute if a.HasField("g")]
     return [*node.input, *(name for g in branches for inner in g.node for name in _reads(inner))]
 
 
-def _keep(name: str, new: str, state: State) -> list[NodeProto]:
-    # A row that has taken its steps keeps its state: active (B) against (B, ...).
+def keep_nodes(name: str, new: str, state: State) -> list[NodeProto]:
+    """A row that has taken its steps keeps its state: active (B) against (B, ...)."""
     ones, mask, out = f"{STEP}ones_{name}", f"{STEP}active_{name}", f"{STEP}next_{name}"
     old = f"{STEP}state_{name}"
     axes = list(range(1, state[name].ndim))
@@ -124,7 +143,7 @@ def _main_graph(
 ) -> GraphProto:
     start, nodes = {name: f"state.{name}" for name in state}, [*hoisted]
     if correction is not None:
-        nodes += _correction_nodes(state, correct_every, correction)
+        nodes += correction_nodes(state, correct_every, correction)
         start = {name: f"start.{name}" for name in state}
     scan = helper.make_node(
         "Scan",
@@ -142,7 +161,8 @@ def _main_graph(
     )
 
 
-def _correction_nodes(state: State, correct_every: int, correction: Piece) -> list[NodeProto]:
+def correction_nodes(state: State, correct_every: int, correction: Piece) -> list[NodeProto]:
+    """`start.NAME`: the corrected state where that is due, else `state.NAME`."""
     nodes = [
         helper.make_node("Constant", [], ["correct_every"], value_int=correct_every),
         helper.make_node("Mod", ["position", "correct_every"], ["phase"]),

@@ -40,6 +40,19 @@ class ReadoutThenUpdate(torch.nn.Module):
         return logits, self.model.update(weights, state, x)
 
 
+class UpdateThenReadout(torch.nn.Module):
+    """(state, x, weights) -> outputs after x, then the state after x."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, state: State, x: Tensor, weights: Weights) -> tuple[Tensor, State]:
+        """What one step of a task's `advance` needs of a family."""
+        state, y = self.model.step(weights, state, x)
+        return y, state
+
+
 class Correct(torch.nn.Module):
     """(state) -> corrected state."""
 
@@ -57,11 +70,16 @@ def export_step(model: Model, weights: Weights) -> Piece:
 
     Outputs in order: logits, then the new state tensors.
     """
-    state, x = model.init_state(3), torch.tensor([0, 1, 0])
-    dynamic = ({name: {0: "B"} for name in state}, {0: "B"}, {name: None for name in weights})
-    proto = _export(ReadoutThenUpdate(model), (state, x, weights, {}), dynamic)
-    given = [f"{STEP}state_{name}" for name in state] + [f"{STEP}token", *weights]
-    return _rename(proto, given, STEP)
+    return _export_fold(ReadoutThenUpdate(model), model, weights, torch.tensor([0, 1, 0]), "token")
+
+
+def export_task_step(model: Model, weights: Weights, characters: bool) -> Piece:
+    """Update and readout, from torch: inputs `step_state_*`, `step_input` and the weights' names.
+
+    `step_input` is (B) characters, or (B, X) vectors. Outputs in order: y, the new state tensors.
+    """
+    xs = torch.tensor([0, 1, 0]) if characters else torch.ones(3, model.config.input_size)
+    return _export_fold(UpdateThenReadout(model), model, weights, xs, "input")
 
 
 def export_correction(model: Model, state: State) -> Piece:
@@ -69,6 +87,16 @@ def export_correction(model: Model, state: State) -> Piece:
     batch = {name: value.expand(3, *value.shape[1:]).clone() for name, value in state.items()}
     proto = _export(Correct(model), (batch, {}), ({name: {0: "B"} for name in state},))
     return _rename(proto, [f"state.{name}" for name in state], "correct.")
+
+
+def _export_fold(
+    module: torch.nn.Module, model: Model, weights: Weights, x: Tensor, name: str
+) -> Piece:
+    state = model.init_state(len(x))
+    dynamic = ({name: {0: "B"} for name in state}, {0: "B"}, {name: None for name in weights})
+    proto = _export(module, (state, x, weights, {}), dynamic)
+    given = [f"{STEP}state_{name}" for name in state] + [f"{STEP}{name}", *weights]
+    return _rename(proto, given, STEP)
 
 
 def _export(module: torch.nn.Module, inputs: tuple[object, ...], shapes: object) -> GraphProto:

@@ -8,13 +8,16 @@ from numpy.typing import NDArray
 
 from serve.manifest import (
     MANIFEST_FILE,
+    TRIALS_FILE,
     WEIGHTS_FILE,
     BundleError,
     Manifest,
     StateSpec,
     Target,
+    TaskSpec,
     TensorSpec,
 )
+from serve.task_spec import INPUTS, TARGETS
 
 Arrays = Mapping[str, NDArray[Any]]
 FREE = -1  # any size
@@ -40,6 +43,29 @@ def check_graph(
         found = {t.name: _sizes(t) for t in tensors if t.name.startswith(prefix)}
         if found != expected:
             raise BundleError(path, "states", f"found {expected}, expected {found} as graph.{key}")
+
+
+def check_trials(folder: Path, task: TaskSpec, arrays: Arrays) -> None:
+    """`BundleError` where trials.safetensors isn't as the manifest's task says."""
+    path, N = folder / TRIALS_FILE, task.trials.count
+    T = len(arrays["inputs"]) if "inputs" in arrays and arrays["inputs"].ndim else 0
+    X = () if task.inputs == "characters" else (task.input_size,)
+    Y = () if task.targets == "classes" else (task.output_size,)
+    expected = {
+        "inputs": (INPUTS[task.inputs], (T, N, *X)),
+        "targets": (TARGETS[task.targets], (1 if task.pooled else T, N, *Y)),
+        "mask": ("float32", (T, N)),
+    }
+    found = {name: (str(value.dtype), value.shape) for name, value in arrays.items()}
+    if found != expected or not T:
+        raise BundleError(path, "", f"found {found}, expected {expected} with some steps")
+    for name, kind, size in (
+        ("inputs", task.inputs, task.input_size),
+        ("targets", task.targets, task.output_size),
+    ):
+        least, most = arrays[name].min(), arrays[name].max()
+        if kind != "vectors" and not 0 <= least <= most < size:
+            raise BundleError(path, name, f"found {least} to {most}, expected 0 to {size - 1}")
 
 
 def _check_initial(path: Path, state: StateSpec, weights: Arrays) -> None:

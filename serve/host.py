@@ -4,6 +4,7 @@ HTTP and gRPC both stand on this, on `serve.writing` and on `serve.scoring`.
 """
 
 import asyncio
+import dataclasses
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -11,7 +12,7 @@ from serve.ablation import AblationError, parse_ablation, structure
 from serve.engine import Engine, Limits
 from serve.runtime import Bundle, Variant
 from serve.vocabulary import Vocabulary
-from serve.wire.errors import RequestError
+from serve.wire.errors import RequestError, invalid
 
 MAX_QUEUED_ABLATIONS = 32
 
@@ -21,8 +22,9 @@ class Host:
 
     def __init__(self, bundles: dict[str, Bundle], limits: Limits | None = None) -> None:
         self.bundles = bundles
-        self.engine = Engine(bundles.values(), limits)
-        self.vocabularies = {n: Vocabulary(b.manifest.vocabulary) for n, b in bundles.items()}
+        texts = {name: b for name, b in bundles.items() if b.manifest.task is None}
+        self.engine = Engine(texts.values(), limits)
+        self.vocabularies = {n: Vocabulary(b.manifest.vocabulary) for n, b in texts.items()}
         # Decompositions and sessions are made here, off the event loop and off the engine.
         self._worker = ThreadPoolExecutor(1, "ablations")
         self._num_queued = 0
@@ -48,6 +50,20 @@ class Host:
                 "model",
             )
         return self.bundles[model]
+
+    def text_bundle(self, model: str | None) -> Bundle:
+        """The bundle of a model of text, the first one for None; `RequestError` for any other."""
+        if model is None and self.vocabularies:
+            model = next(iter(self.vocabularies))
+        bundle = self.bundle(model)
+        if (task := bundle.manifest.task) is not None:
+            texts = ", ".join(self.vocabularies) or "none of them is served here"
+            raise invalid(
+                "model",
+                f"found {bundle.name!r}, a model of the task {task.name!r}, expected a model of "
+                f"text: {texts}; GET /v1/models says what each model is",
+            )
+        return bundle
 
     async def variant(self, bundle: Bundle, ablation: dict[str, Any] | None) -> Variant:
         """The model under an ablation; `RequestError` names the edit that doesn't fit."""
@@ -79,6 +95,7 @@ class Host:
             "config": manifest.config,
             "num_parameters": manifest.num_parameters,
             "vocabulary_size": len(manifest.vocabulary),
+            "task": None if manifest.task is None else dataclasses.asdict(manifest.task),
             "device": bundle.device.kind,
             "provider": bundle.plain.session.provider,
             "kernels": bundle.plain.session.kernels,

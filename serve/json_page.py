@@ -65,6 +65,8 @@ def _parse_list(arguments: tuple[Any, ...], value: Json, path: Path | str, key: 
 def _is_json(kind: Any, value: Json) -> bool:
     if kind is types.NoneType:
         return value is None
+    if dataclasses.is_dataclass(kind):
+        return isinstance(value, dict)
     origin = typing.get_origin(kind) or kind
     if origin is float:
         number = isinstance(value, int | float) and not isinstance(value, bool)

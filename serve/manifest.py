@@ -3,13 +3,17 @@
     NAME/
       model.onnx            graphs only; weights are external data
       weights.safetensors   effective weights and initial states; model.onnx points into this file
+      trials.safetensors    of task models only: trials of the task's test part
       manifest.json         this page; written last and atomically, so its presence means "whole"
 
 A bundle MUST hold every file that `files` names, with that size and SHA-256. A reader MUST refuse
 a format number it does not know, a key it does not know, and a file that differs. Not checked here:
 that the graph computes what its weights say; the parity report states how that was measured.
 
-**The graph `advance`** takes B streams through K steps. B and K are free. Inputs:
+A bundle is of text or of a task. **Of text**: `vocabulary` names the characters and `task` is null.
+**Of a task**: `vocabulary` is empty, and `task` says what goes in and what is owed.
+
+**The graph `advance` of text** takes B streams through K steps. B and K are free. Inputs:
 
 | name          | shape    | dtype   | meaning                                                     |
 |---------------|----------|---------|-------------------------------------------------------------|
@@ -35,6 +39,20 @@ its group (0: never). Only the first step of a run can do that, so a run MUST NO
 such a position: `num_steps <= correct_every - position % correct_every`. Then the bits of a stream
 depend on its characters alone, not on how runs were cut.
 
+**The graph `advance` of a task** has the inputs state tensors, `position` and `num_steps` as above,
+and `inputs`, what each stream takes at step k: (K, B) int64 where `task.inputs` is "characters",
+(K, B, X) float32 where it is "vectors". Outputs: the state tensors under `next.NAME`, and `outputs`
+(K, B, Y) float32, read out after the state has taken step k's input; 0 where a row rests.
+
+**A whole-input graph** is that of a task model whose outputs depend on no input but their own
+step's: `states` is empty and there is no loop, all inputs are taken at once. It is called like any
+other.
+
+**Trials** (N of T steps) are `inputs` (T, N) int64 or (T, N, X) float32; `mask` (T, N) float32, 1
+where a step counts; `targets` (T, N) int64 where `task.targets` is "classes", (T, N, Y) float32
+where it is "vectors". If `task.pooled`, a trial owes one answer, the mean of its outputs where the
+mask is 1, and `targets` has T = 1. Every trial starts from the initial state.
+
 **Targets** are what ablations may edit: a weight of weights.safetensors, or a slice of it.
 Standard library only: every room may read this contract.
 """
@@ -51,8 +69,18 @@ from pathlib import Path
 from serve.json_page import BundleError as BundleError
 from serve.json_page import Json as Json
 from serve.json_page import parse_value
+from serve.manifest_parts import FileSpec as FileSpec
+from serve.manifest_parts import GraphSpec as GraphSpec
+from serve.manifest_parts import Parity as Parity
+from serve.manifest_parts import ParityCase as ParityCase
+from serve.manifest_parts import StateSpec as StateSpec
+from serve.manifest_parts import Target as Target
+from serve.manifest_parts import TensorSpec as TensorSpec
+from serve.task_spec import TaskSpec as TaskSpec
+from serve.task_spec import TrialsSpec as TrialsSpec
+from serve.task_spec import task_problems
 
-FORMAT = 1
+FORMAT = 2
 OPSET, IR_VERSION = 20, 10  # of ONNX: what is written, and the newest that is read
 DOMAIN, VERSION = "torsor", 1  # of our operators
 DTYPES = ("float32", "int64")
@@ -61,79 +89,7 @@ NAME_RULE = "1 to 100 of the characters A-Z a-z 0-9 . _ -"
 MANIFEST_FILE = "manifest.json"
 GRAPH_FILE = "model.onnx"
 WEIGHTS_FILE = "weights.safetensors"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TensorSpec:
-    """A graph input or output; a dimension is a number or a free letter."""
-
-    name: str
-    dtype: str
-    shape: tuple[int | str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateSpec:
-    """One state tensor of one stream."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    initial: str  # the tensor of weights.safetensors that a fresh stream starts from
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GraphSpec:
-    """How model.onnx is called, and what it was written in."""
-
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    correct_every: int  # positions between corrections of the state; 0: never
-    max_steps: int  # K that runs are cut into
-    opset: int
-    ir_version: int
-    operators: dict[str, int]  # operator domains of ours and their version
-    ranges: dict[str, float]  # operator: largest argument norm its body is right for
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """A weight, or a slice of it, that edits may name."""
-
-    name: str
-    weight: str
-    slice: tuple[tuple[int, int], ...] | None  # (start, stop) per axis; None: the whole weight
-    shape: tuple[int, ...]
-    ops: tuple[str, ...]
-    meaning: str  # in plain words
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParityCase:
-    """One comparison: the same inputs through torch, the reference evaluator and the runtime."""
-
-    weights: str  # "trained" or "random"
-    batch: int
-    num_steps: int
-    reference_error: float  # largest |difference| to torch, relative to 1 + |value|
-    runtime_error: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parity:
-    """The report of the export; `max_error` is at most `tolerance`, or there would be no bundle."""
-
-    tolerance: float
-    max_error: float
-    cases: tuple[ParityCase, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileSpec:
-    """A file of the bundle."""
-
-    sha256: str
-    size: int
+TRIALS_FILE = "trials.safetensors"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +101,8 @@ class Manifest:
     family: str
     config: dict[str, Json]
     num_parameters: int
-    vocabulary: tuple[str, ...]  # one character a symbol, in index order
+    vocabulary: tuple[str, ...]  # one character a symbol, in index order; of a task empty
+    task: TaskSpec | None  # None: text
     states: tuple[StateSpec, ...]
     graph: GraphSpec
     targets: tuple[Target, ...]
@@ -210,7 +167,8 @@ def parse_manifest(page: Json, path: Path | str = MANIFEST_FILE) -> Manifest:
     """The checked value of a parsed JSON page."""
     found = page.get("format") if isinstance(page, dict) else None
     if found != FORMAT:
-        raise BundleError(path, "format", f"found {found!r}, expected {FORMAT}; {NEWER}")
+        remedy = f"{NEWER}, or export the bundle again"
+        raise BundleError(path, "format", f"found {found!r}, expected {FORMAT}; {remedy}")
     manifest: Manifest = parse_value(Manifest, page, path, "")
     return manifest
 
@@ -221,7 +179,8 @@ def is_model_name(name: str) -> bool:
 
 
 def _check_sense(manifest: Manifest, path: Path) -> None:
-    for problems in (_page_problems, _file_problems, _graph_problems, _state_and_target_problems):
+    checks = _page_problems, _file_problems, _graph_problems, _kind_problems
+    for problems in (*checks, _state_and_target_problems):
         for key, problem in problems(manifest):
             raise BundleError(path, key, problem)
 
@@ -231,7 +190,7 @@ def _page_problems(manifest: Manifest) -> Iterator[tuple[str, str]]:
         yield "name", f"found {manifest.name!r:.120}, expected {NAME_RULE}"
     if manifest.num_parameters < 0:
         yield "num_parameters", f"found {manifest.num_parameters}, expected at least 0"
-    if not manifest.vocabulary:
+    if manifest.task is None and not manifest.vocabulary:
         yield "vocabulary", "found no characters, expected at least one"
     for text in manifest.vocabulary:
         if len(text) != 1 or "\ud800" <= text <= "\udfff":  # a lone surrogate is no UTF-8
@@ -247,13 +206,14 @@ def _file_problems(manifest: Manifest) -> Iterator[tuple[str, str]]:
     for name in manifest.files:
         if "/" in name or "\\" in name or name in ("", ".", ".."):
             yield "files", f"found {name!r}, expected plain file names"
-    for name in (GRAPH_FILE, WEIGHTS_FILE):
+    expected = (GRAPH_FILE, WEIGHTS_FILE, *((TRIALS_FILE,) if manifest.task else ()))
+    for name in expected:
         if name not in manifest.files:
             yield "files", f"{name} is not listed"
 
 
 def _graph_problems(manifest: Manifest) -> Iterator[tuple[str, str]]:
-    graph, characters = manifest.graph, len(manifest.vocabulary)
+    graph = manifest.graph
     for key, found, newest in (
         ("opset", graph.opset, OPSET),
         ("ir_version", graph.ir_version, IR_VERSION),
@@ -271,15 +231,25 @@ def _graph_problems(manifest: Manifest) -> Iterator[tuple[str, str]]:
     for tensor in (*graph.inputs, *graph.outputs):
         if tensor.dtype not in DTYPES:
             yield f"graph.{tensor.name}.dtype", f"found {tensor.dtype!r}, expected one of {DTYPES}"
-    width = next((tensor.shape[-1:] for tensor in graph.inputs if tensor.name == "bias"), ())
+
+
+def _kind_problems(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    characters = len(manifest.vocabulary)
+    if manifest.task is not None:
+        if characters:
+            yield "vocabulary", f"found {characters} characters, expected none beside a task"
+        yield from task_problems(manifest.task, manifest.graph)
+        return
+    inputs = manifest.graph.inputs
+    width = next((tensor.shape[-1:] for tensor in inputs if tensor.name == "bias"), ())
     if width != (characters,):
         problem = f"found {characters} characters, expected {list(width)}, the last axis of"
         yield "vocabulary", f"{problem} graph input bias"
+    if not manifest.states:
+        yield "states", "found none, expected at least one"
 
 
 def _state_and_target_problems(manifest: Manifest) -> Iterator[tuple[str, str]]:
-    if not manifest.states:
-        yield "states", "found none, expected at least one"
     for i, state in enumerate(manifest.states):
         if state.dtype != "float32":
             yield f"states[{i}].dtype", f"found {state.dtype!r}, expected 'float32'"

@@ -5,6 +5,7 @@ initialisers when the session is made, before constant folding looks at them.
 """
 
 import ctypes
+import functools
 import os
 import threading
 from collections import OrderedDict
@@ -18,9 +19,10 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from serve.ablation import Ablation, ablation_hash, apply_ablation, canonical, removed_json
-from serve.bundle_checks import check_graph, check_weights
+from serve.bundle_checks import check_graph, check_trials, check_weights
 from serve.manifest import (
     GRAPH_FILE,
+    TRIALS_FILE,
     WEIGHTS_FILE,
     BundleError,
     Manifest,
@@ -28,6 +30,7 @@ from serve.manifest import (
     read_manifest,
 )
 from serve.native.library import load
+from serve.trials import Trials
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]
@@ -110,7 +113,7 @@ class Bundle:
     def __init__(self, folder: Path, device: Device) -> None:
         self.folder, self.device = folder, device
         self.manifest = read_manifest(folder)
-        self.weights = _read_weights(folder / WEIGHTS_FILE)
+        self.weights = _read_tensors(folder / WEIGHTS_FILE)
         check_weights(folder, self.manifest, self.weights)
         self.initial = {state.name: self.weights[state.initial] for state in self.states}
         self.plain = Variant(Session(folder, self.manifest, device, {}), None)
@@ -127,6 +130,14 @@ class Bundle:
     def name(self) -> str:
         """The model's id."""
         return self.manifest.name
+
+    @functools.cached_property
+    def trials(self) -> Trials:
+        """The trials of a task bundle, read when they are first asked for; `BundleError`."""
+        assert self.manifest.task is not None, "bundles of text have no trials"
+        arrays = _read_tensors(self.folder / TRIALS_FILE)
+        check_trials(self.folder, self.manifest.task, arrays)
+        return Trials(**arrays)
 
     def variant(self, ablation: Ablation) -> Variant:
         """The model under an ablation; without edits it is the plain session itself.
@@ -212,7 +223,7 @@ def _providers(device: Device) -> list[Any]:
     return [(device.provider, {"use_tf32": "0"}), "CPUExecutionProvider"]
 
 
-def _read_weights(path: Path) -> Arrays:
+def _read_tensors(path: Path) -> Arrays:
     try:
         return dict(load_file(path))
     except SafetensorError as error:

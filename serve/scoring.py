@@ -50,7 +50,7 @@ class Tally:
 
 async def score(host: Host, request: ScoreRequest) -> dict[str, Any]:
     """Score a text; with an ablation, the plain model and the ablated one. `RequestError`s."""
-    bundle = host.bundle(request.model)
+    bundle = host.text_bundle(request.model)
     vocabulary = host.vocabularies[bundle.name]
     forced = vocabulary.encode(request.text, "text", request.unknown)
     if not len(forced):

@@ -185,7 +185,7 @@ async def open_writing(host: Host, request: GenerateRequest, paired: bool = Fals
     Raises `RequestError` for a field that isn't as expected, an ablation that doesn't fit, a full
     queue, or a server that is shutting down.
     """
-    bundle = host.bundle(request.model)
+    bundle = host.text_bundle(request.model)
     vocabulary = host.vocabularies[bundle.name]
     forced = vocabulary.encode(request.prompt, "prompt", request.unknown)
     settings = _settings(request, vocabulary)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -51,6 +52,30 @@ class RunningServer:
         """Send a signal and wait for the exit code."""
         self.process.send_signal(number)
         return self.process.wait(60)
+
+
+SMALL_SIZES: dict[str, dict[str, Any]] = {  # of families, for models of tasks
+    "lightning": {"d": 8, "layers": 1, "heads": 2, "a": 3},
+    "lru": {"layers": 1, "width": 6},
+    "lstm": {"n": 5, "embedding": 4},
+    "osm-former": {"d": 3, "layers": 1, "context": 5},
+    "osm-rnn": {"d": 4},
+    "rotrnn": {"layers": 1, "width": 6, "n": 8, "heads": 2},
+    "sparse-xor": {"m": 6},
+    "tanh-rnn": {"n": 6},
+    "transformer": {"d": 8, "layers": 1, "heads": 2, "context": 5},
+}
+SMALL_OPTIONS: dict[str, dict[str, Any]] = {  # of tasks
+    "adding": {"length": 21},
+    "copy": {"symbols": 3, "bits": 2, "train_lags": 6, "lags": 20},
+    "flip-flop": {"length": 20},
+    "integration": {},
+    "list-ops": {"num_train": 50, "max_length": 40},
+    "mnist": {"step": "row", "num_valid": 20, "num_test": 30},
+    "sine": {"length": 20},
+    "sparse-xor": {"d": 8},
+    "spoken-digits": {"frame": 100, "max_samples": 2000},
+}
 
 
 def free_port() -> int:
@@ -136,6 +161,29 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         train(start_run(folder / "run", family_name, sizes, settings), quiet=True)
         out = ("--out", str(folder / "bundle"), "--name", f"small-{family_name}")
         assert main([str(folder / "run"), *out, "--quiet"]) == 0
+        return folder
+
+    return export_small
+
+
+@pytest.fixture(scope="session")
+def exported_task(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
+    """A folder with a small `run` of a family on a task and its `bundle`, made when asked for."""
+
+    @functools.cache
+    def export_small(family_name: str, task: str) -> Path:
+        from export.bundle import export_bundle
+        from train.loop import train
+        from train.run import start_run
+        from train.settings import Settings
+
+        if task in ("mnist", "spoken-digits") and "TORSOR_DATA_DIR" not in os.environ:
+            pytest.skip("needs the data sets: set TORSOR_DATA_DIR")
+        folder = tmp_path_factory.mktemp(f"{family_name}-{task}")
+        sizes, options = SMALL_SIZES[family_name], SMALL_OPTIONS[task]
+        settings = Settings(task=task, iterations=6, batch=8)
+        train(start_run(folder / "run", family_name, sizes, settings, options), quiet=True)
+        export_bundle(folder / "run", folder / "bundle", f"small-{task}", quiet=True)
         return folder
 
     return export_small

@@ -31,6 +31,7 @@ MANIFEST = Manifest(
     config={},
     num_parameters=0,
     vocabulary=(),
+    task=None,
     states=(),
     graph=GraphSpec(inputs=(), outputs=(), operators={}, ranges={}, **COUNTS),
     targets=tuple(

@@ -1,5 +1,6 @@
 """The commands that ask a server, with a client that answers from memory."""
 
+import dataclasses
 import io
 import json
 import sys
@@ -73,7 +74,11 @@ class FakeClient:
             targets=("recurrent",),
             training={"test_bpc": 2.125},
         )
-        return (model,)
+        task = {"name": "copy", "input_size": 8, "output_size": 6, "headline": "replay_accuracy"}
+        of_a_task = dataclasses.replace(
+            model, id="copy", vocabulary_size=0, task=task, training={"test_replay_accuracy": 0.75}
+        )
+        return model, of_a_task, dataclasses.replace(of_a_task, training={})
 
     def structure(self, model: str | None) -> Structure:
         self._ask(model)
@@ -230,7 +235,11 @@ def test_score_reads_stdin_and_compares(
 def test_models_and_structure_are_tables_or_json(fake: FakeClient, capsys: Capture) -> None:
     assert main(["models"]) == 0 and main(["structure", "--model", "osm"]) == 0
     out = capsys.readouterr().out
-    assert "77,000" in out and "2.125" in out and "1×65" in out
+    assert "77,000" in out and "1×65" in out
+    words = [line.split() for line in out.splitlines()[1:4]]
+    assert words[0][3:8] == ["text", "65", "characters", "BPC", "2.125"]
+    assert words[1][3:10] == ["copy", "8", "→", "6", "replay", "accuracy", "0.750"]
+    assert words[2][3:9] == ["copy", "8", "→", "6", "-", "cpu"]
     assert main(["models", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["id"] == "osm"
     assert main(["structure", "--json"]) == 0

@@ -23,6 +23,7 @@ MODEL = {
     "config": {},
     "num_parameters": 77_000,
     "vocabulary_size": 65,
+    "task": None,
     "device": "cpu",
     "provider": "CPUExecutionProvider",
     "kernels": "standard operators",

@@ -30,6 +30,7 @@ MODEL = {
     "config": {"d": 16, "gain": 0.5},
     "num_parameters": 77_000,
     "vocabulary_size": 65,
+    "task": None,
     "device": "cpu",
     "provider": "CPUExecutionProvider",
     "kernels": "standard operators",

@@ -15,6 +15,7 @@ from serve.manifest import (
     IR_VERSION,
     MANIFEST_FILE,
     OPSET,
+    TRIALS_FILE,
     VERSION,
     WEIGHTS_FILE,
     BundleError,
@@ -25,7 +26,9 @@ from serve.manifest import (
     ParityCase,
     StateSpec,
     Target,
+    TaskSpec,
     TensorSpec,
+    TrialsSpec,
     describe_file,
     manifest_bytes,
     parse_manifest,
@@ -33,11 +36,9 @@ from serve.manifest import (
     write_manifest,
 )
 
-GRAPH_CONTENT, WEIGHTS_CONTENT = b"graph", b"weights"
-
 GOLDEN = """\
 {
- "format": 1,
+ "format": 2,
  "name": "so2",
  "family": "osm-rnn",
  "config": {
@@ -49,6 +50,7 @@ GOLDEN = """\
   "a",
   "é"
  ],
+ "task": null,
  "states": [
   {
    "name": "H",
@@ -171,6 +173,7 @@ SMALL = Manifest(
     config={"vocabulary_size": 2, "d": 2},
     num_parameters=21,
     vocabulary=("a", "é"),
+    task=None,
     states=(StateSpec(name="H", dtype="float32", shape=(2, 2), initial="initial.H"),),
     graph=GraphSpec(
         inputs=(
@@ -207,14 +210,68 @@ SMALL = Manifest(
 )
 
 
+GOLDEN_TASK = """\
+{
+ "name": "copy",
+ "options": {
+  "bits": 3
+ },
+ "input_size": 3,
+ "output_size": 2,
+ "inputs": "vectors",
+ "targets": "vectors",
+ "pooled": false,
+ "headline": "replay_accuracy",
+ "better": "higher",
+ "trials": {
+  "count": 5,
+  "of": 9,
+  "seed": 7
+ }
+}"""
+TASK = TaskSpec(
+    name="copy",
+    options={"bits": 3},
+    input_size=3,
+    output_size=2,
+    inputs="vectors",
+    targets="vectors",
+    pooled=False,
+    headline="replay_accuracy",
+    better="higher",
+    trials=TrialsSpec(count=5, of=9, seed=7),
+)
+SMALL_TASK = dataclasses.replace(
+    SMALL,
+    vocabulary=(),
+    task=TASK,
+    graph=dataclasses.replace(
+        SMALL.graph,
+        inputs=(TensorSpec(name="inputs", dtype="float32", shape=("K", "B", 3)),),
+        outputs=(TensorSpec(name="outputs", dtype="float32", shape=("K", "B", 2)),),
+    ),
+)
+
+
+def write_bundle(folder: Path, manifest: Manifest, *names: str) -> Path:
+    """These files, with their names for content, and a manifest of them."""
+    for name in names:
+        (folder / name).write_bytes(name.encode())
+    files = {name: describe_file(folder / name) for name in names}
+    write_manifest(folder, dataclasses.replace(manifest, files=files))
+    return folder
+
+
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
     """A folder that `read_manifest` accepts."""
-    (tmp_path / GRAPH_FILE).write_bytes(GRAPH_CONTENT)
-    (tmp_path / WEIGHTS_FILE).write_bytes(WEIGHTS_CONTENT)
-    files = {name: describe_file(tmp_path / name) for name in (GRAPH_FILE, WEIGHTS_FILE)}
-    write_manifest(tmp_path, dataclasses.replace(SMALL, files=files))
-    return tmp_path
+    return write_bundle(tmp_path, SMALL, GRAPH_FILE, WEIGHTS_FILE)
+
+
+@pytest.fixture
+def task_bundle(tmp_path: Path) -> Path:
+    """The same of a task."""
+    return write_bundle(tmp_path, SMALL_TASK, GRAPH_FILE, WEIGHTS_FILE, TRIALS_FILE)
 
 
 def rewrite(bundle: Path, place: tuple[str | int, ...], value: Any) -> None:
@@ -252,6 +309,24 @@ def test_the_bytes_of_a_manifest_never_change() -> None:
     assert manifest_bytes(SMALL).decode() == GOLDEN
 
 
+def test_the_bytes_of_a_task_never_change() -> None:
+    inner = json.dumps(dataclasses.asdict(TASK), ensure_ascii=False, indent=1)
+    assert inner == GOLDEN_TASK
+    page = GOLDEN_TASK.replace("\n", "\n ")
+    assert f' "task": {page},\n' in manifest_bytes(SMALL_TASK).decode()
+
+
+def test_a_bundle_of_a_task_reads_back_as_it_was_written(task_bundle: Path) -> None:
+    manifest = read_manifest(task_bundle)
+    assert dataclasses.replace(manifest, files=SMALL.files) == SMALL_TASK
+    assert manifest_bytes(manifest) == (task_bundle / MANIFEST_FILE).read_bytes()
+
+
+def test_a_task_may_have_no_states(task_bundle: Path) -> None:
+    rewrite(task_bundle, ("states",), [])
+    assert read_manifest(task_bundle).states == ()
+
+
 def test_the_golden_bytes_read_back_as_the_value() -> None:
     assert parse_manifest(json.loads(GOLDEN)) == SMALL
 
@@ -286,8 +361,10 @@ parities = st.builds(
     max_error=finite,
     cases=st.lists(parity_cases, max_size=2).map(tuple),
 )
+tasks = st.none() | st.builds(TaskSpec, options=free_form)
 manifests = st.builds(
     Manifest,
+    task=tasks,
     format=st.just(FORMAT),
     config=free_form,
     training=free_form,
@@ -338,6 +415,25 @@ def test_missing_keys_are_refused(bundle: Path, key: str) -> None:
     assert refusal(bundle) == f"{key}: missing key"
 
 
+TASK_KEYS = {
+    **{f"task.{f.name}": ("task", f.name) for f in dataclasses.fields(TaskSpec)},
+    **{f"task.trials.{f.name}": ("task", "trials", f.name) for f in dataclasses.fields(TrialsSpec)},
+}
+
+
+@pytest.mark.parametrize("key", TASK_KEYS)
+def test_missing_keys_of_a_task_are_refused(task_bundle: Path, key: str) -> None:
+    remove(task_bundle, TASK_KEYS[key])
+    assert refusal(task_bundle) == f"{key}: missing key"
+
+
+@pytest.mark.parametrize("place", [("task",), ("task", "trials")])
+def test_unknown_keys_of_a_task_are_refused(task_bundle: Path, place: tuple[str, ...]) -> None:
+    rewrite(task_bundle, (*place, "extra"), 1)
+    expected = f"{'.'.join(place)}.extra: unknown key; use the torsor that wrote it"
+    assert refusal(task_bundle) == expected
+
+
 WRONG: list[tuple[str, tuple[str | int, ...], Any, str]] = [
     ("name", ("name",), 3, "found 3, expected str"),
     ("name", ("name",), None, "found None, expected str"),
@@ -347,7 +443,8 @@ WRONG: list[tuple[str, tuple[str | int, ...], Any, str]] = [
     ("num_parameters", ("num_parameters",), "21", "found '21', expected int"),
     ("vocabulary", ("vocabulary",), "ab", "found 'ab', expected tuple[str, ...]"),
     ("vocabulary[1]", ("vocabulary", 1), 7, "found 7, expected str"),
-    ("states", ("states",), {}, "found {}, expected tuple[serve.manifest.StateSpec, ...]"),
+    ("task", ("task",), "copy", "found 'copy', expected serve.task_spec.TaskSpec | None"),
+    ("states", ("states",), {}, "found {}, expected tuple[serve.manifest_parts.StateSpec, ...]"),
     ("states[0]", ("states", 0), "H", "found 'H', expected StateSpec"),
     ("states[0].shape[1]", ("states", 0, "shape", 1), "d", "found 'd', expected int"),
     ("graph", ("graph",), [], "found [], expected GraphSpec"),
@@ -364,7 +461,7 @@ WRONG: list[tuple[str, tuple[str | int, ...], Any, str]] = [
     ("parity.tolerance", ("parity", "tolerance"), float("nan"), "found nan, expected float"),
     ("parity.tolerance", ("parity", "tolerance"), float("inf"), "found inf, expected float"),
     ("parity.tolerance", ("parity", "tolerance"), 10**400, "found 1000"),
-    ("files", ("files",), [], "found [], expected dict[str, serve.manifest.FileSpec]"),
+    ("files", ("files",), [], "found [], expected dict[str, serve.manifest_parts.FileSpec]"),
     ("files.model.onnx", ("files", GRAPH_FILE), 5, "found 5, expected FileSpec"),
     ("files.model.onnx.size", ("files", GRAPH_FILE, "size"), "5", "found '5', expected int"),
 ]
@@ -386,18 +483,18 @@ def test_a_whole_number_is_a_fine_float(bundle: Path) -> None:
 @pytest.mark.parametrize("found", [FORMAT + 1, 0, "1", None, [1]])
 def test_other_formats_are_refused(bundle: Path, found: Any) -> None:
     rewrite(bundle, ("format",), found)
-    assert refusal(bundle).startswith(f"format: found {found!r}, expected 1; use the torsor that")
+    assert refusal(bundle).startswith(f"format: found {found!r}, expected 2; use the torsor that")
 
 
-def test_a_format_that_only_equals_one_is_refused(bundle: Path) -> None:
-    rewrite(bundle, ("format",), True)
-    assert refusal(bundle) == "format: found True, expected int"
+def test_a_format_that_only_equals_two_is_refused(bundle: Path) -> None:
+    rewrite(bundle, ("format",), 2.0)
+    assert refusal(bundle) == "format: found 2.0, expected int"
 
 
 @pytest.mark.parametrize("page", ["[]", "3", "null", '"x"', "{}"])
 def test_a_page_that_is_no_object_of_ours_is_refused(bundle: Path, page: str) -> None:
     (bundle / MANIFEST_FILE).write_text(page)
-    assert refusal(bundle).startswith("format: found None, expected 1")
+    assert refusal(bundle).startswith("format: found None, expected 2")
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe\xfd", b"\x00", b"[" * 100_000])
@@ -503,6 +600,61 @@ def test_values_that_make_no_sense_to_this_reader_are_refused(
 ) -> None:
     rewrite(bundle, place, value)
     assert refusal(bundle).startswith(f"{key}: {problem}")
+
+
+NOT_OF_A_TASK: list[tuple[str, tuple[str | int, ...], Any, str]] = [
+    ("vocabulary", ("vocabulary",), ["a"], "found 1 characters, expected none beside a task"),
+    ("task.inputs", ("task", "inputs"), "x", "found 'x', expected 'characters' or 'vectors'"),
+    ("task.targets", ("task", "targets"), "x", "found 'x', expected 'classes' or 'vectors'"),
+    ("task.better", ("task", "better"), "more", "found 'more', expected 'lower' or 'higher'"),
+    ("task.input_size", ("task", "input_size"), 0, "found 0, expected at least 1"),
+    ("task.output_size", ("task", "output_size"), -1, "found -1, expected at least 1"),
+    ("task.trials.count", ("task", "trials", "count"), 0, "found 0, expected 1 to 9, all that"),
+    ("task.trials.count", ("task", "trials", "count"), 10, "found 10, expected 1 to 9, all that"),
+    (
+        "graph.inputs",
+        ("task", "input_size"),
+        4,
+        "found float32 ['K', 'B', 3], expected float32 (K, B, 4) as task says",
+    ),
+    (
+        "graph.inputs",
+        ("task", "inputs"),
+        "characters",
+        "found float32 ['K', 'B', 3], expected int64 (K, B) as task says",
+    ),
+    (
+        "graph.outputs",
+        ("task", "output_size"),
+        3,
+        "found float32 ['K', 'B', 2], expected float32 (K, B, 3) as task says",
+    ),
+    (
+        "graph.inputs",
+        ("graph", "inputs", 0, "name"),
+        "forced",
+        "found no tensor of that name, expected float32 (K, B, 3) as task says",
+    ),
+    ("vocabulary", ("task",), None, "found no characters, expected at least one"),
+]
+
+
+@pytest.mark.parametrize(("key", "place", "value", "problem"), NOT_OF_A_TASK)
+def test_values_that_make_no_sense_in_a_task_are_refused(
+    task_bundle: Path, key: str, place: tuple[str | int, ...], value: Any, problem: str
+) -> None:
+    rewrite(task_bundle, place, value)
+    assert refusal(task_bundle).startswith(f"{key}: {problem}")
+
+
+@pytest.mark.parametrize("name", [GRAPH_FILE, WEIGHTS_FILE, TRIALS_FILE])
+def test_a_task_needs_every_file_and_whole(task_bundle: Path, name: str) -> None:
+    (task_bundle / name).write_bytes(name.encode()[::-1])
+    assert refusal(task_bundle, name).startswith("sha256: found")
+    (task_bundle / name).unlink()
+    assert refusal(task_bundle, name) == "missing; export the bundle again"
+    remove(task_bundle, ("files", name))
+    assert refusal(task_bundle) == f"files: {name} is not listed"
 
 
 @pytest.mark.parametrize("name", ["a", "osm-rnn_2.1", "A" * 100])

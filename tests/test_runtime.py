@@ -250,7 +250,8 @@ def test_a_missing_file_is_refused_by_name(copy: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": 2}, f"{MANIFEST_FILE}: format: found 2, expected 1"),
+        ({"format": 3}, f"{MANIFEST_FILE}: format: found 3, expected 2"),
+        ({"format": 1}, "found 1, expected 2; .* or export the bundle again"),
         ({"colour": "blue"}, f"{MANIFEST_FILE}: colour: unknown key"),
         (
             {"num_parameters": "many"},

@@ -123,8 +123,9 @@ def operations(model: Model) -> int | None:
     """
     if model.family != "osm-rnn" or (model.config.group, model.config.mixing) != ("so", "linear"):
         return None
-    d, dim = model.config.d, model.config.d * (model.config.d - 1) // 2
-    return 2 * (d**3 * (1 + 4 + 1) + dim**2 + d * d * model.config.output_size)
+    d, size = int(model.config.d), int(model.config.output_size)
+    dim = d * (d - 1) // 2
+    return 2 * (d**3 * (1 + 4 + 1) + dim**2 + d * d * size)
 
 
 def untrained(folder: Path) -> Subject:

@@ -11,6 +11,7 @@ the largest error against float64, over norms up to 10.
 
 import argparse
 import functools
+import importlib
 import json
 import math
 import time
@@ -124,7 +125,7 @@ def body_session() -> onnxruntime.InferenceSession:
 def find_jax() -> Any:
     """A compiled `jax.scipy.linalg.expm` over a batch, or None."""
     try:
-        import jax
+        jax = importlib.import_module("jax")
     except ImportError:
         return None
     return jax.jit(jax.vmap(jax.scipy.linalg.expm))

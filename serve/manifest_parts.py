@@ -1,0 +1,76 @@
+"""What a manifest is made of, as values; `serve.manifest` is the page that explains them."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSpec:
+    """A graph input or output; a dimension is a number or a free letter."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateSpec:
+    """One state tensor of one stream."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    initial: str  # the tensor of weights.safetensors that a fresh stream starts from
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphSpec:
+    """How model.onnx is called, and what it was written in."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    correct_every: int  # positions between corrections of the state; 0: never
+    max_steps: int  # K that runs are cut into
+    opset: int
+    ir_version: int
+    operators: dict[str, int]  # operator domains of ours and their version
+    ranges: dict[str, float]  # operator: largest argument norm its body is right for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A weight, or a slice of it, that edits may name."""
+
+    name: str
+    weight: str
+    slice: tuple[tuple[int, int], ...] | None  # (start, stop) per axis; None: the whole weight
+    shape: tuple[int, ...]
+    ops: tuple[str, ...]
+    meaning: str  # in plain words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParityCase:
+    """One comparison: the same inputs through torch, the reference evaluator and the runtime."""
+
+    weights: str  # "trained" or "random"
+    batch: int
+    num_steps: int
+    reference_error: float  # largest |difference| to torch, relative to 1 + |value|
+    runtime_error: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parity:
+    """The report of the export; `max_error` is at most `tolerance`, or there would be no bundle."""
+
+    tolerance: float
+    max_error: float
+    cases: tuple[ParityCase, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSpec:
+    """A file of the bundle."""
+
+    sha256: str
+    size: int
