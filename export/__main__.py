@@ -1,10 +1,12 @@
-"""Export a trained model: `torsor export RUN --out BUNDLE`.
+"""Export a trained model, or check a bundle again.
 
     torsor export runs/osm --out bundles/osm
+    torsor export --check bundles/osm
 
 Writes the bundle that `torsor serve` reads: the graph, the effective weights, of a task some of its
 test trials, and a manifest that says how far torch, the reference evaluator and ONNX Runtime agree.
-Above the tolerance there is no bundle.
+Above the tolerance there is no bundle. A check holds a bundle's files, graph, range and parity
+against its manifest, and ends with code 1 where something differs.
 """
 
 import argparse
@@ -15,17 +17,25 @@ from pathlib import Path
 import torch
 
 from export.bundle import export_bundle
-from serve.manifest import Manifest
+from export.check import Report, check_bundle
+from serve.manifest import BundleError, Manifest
 from train.checkpoint import CheckpointError
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; the exit code."""
-    options = make_parser().parse_args(arguments)
+    parser = make_parser()
+    options = parser.parse_args(arguments)
+    if options.check is None and (options.run is None or options.out is None):
+        parser.error("expected RUN and --out BUNDLE, or --check BUNDLE")
+    if options.check is not None and (options.run, options.out, options.name) != (None,) * 3:
+        parser.error("--check takes a bundle alone: no RUN, --out or --name")
     torch.set_num_threads(1)  # small products; a second pool beside the runtime's only costs
     try:
+        if options.check is not None:
+            return tell_check(check_bundle(options.check, options.quiet), options.json)
         manifest = export_bundle(options.run, options.out, options.name, options.quiet)
-    except (CheckpointError, ValueError, OSError) as error:
+    except (BundleError, CheckpointError, ValueError, OSError) as error:
         print(f"torsor export: {error}", file=sys.stderr)
         return 1
     print(json.dumps(summary(manifest)) if options.json else table(manifest, options.out))
@@ -40,9 +50,11 @@ def make_parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawTextHelpFormatter,
     )
-    parser.add_argument("run", type=Path, help="folder of a run, or one checkpoint of it")
+    told = "folder of a run, or one checkpoint of it"
+    parser.add_argument("run", type=Path, nargs="?", metavar="RUN", help=told)
     out = "folder of the bundle; one that is there must be empty or a bundle"
-    parser.add_argument("--out", type=Path, required=True, help=out)
+    parser.add_argument("--out", type=Path, metavar="BUNDLE", help=out)
+    parser.add_argument("--check", type=Path, metavar="BUNDLE", help="check this one instead")
     parser.add_argument("--name", help="the model's id; default: the name of --out")
     parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
@@ -60,6 +72,25 @@ def summary(manifest: Manifest) -> dict[str, object]:
         "parity_tolerance": manifest.parity.tolerance,
         "bytes": sum(file.size for file in manifest.files.values()),
     }
+
+
+def tell_check(report: Report, as_json: bool) -> int:
+    """Print what a check has found; the exit code."""
+    if as_json:
+        page = {"name": report.manifest.name, "good": report.good}
+        found = {f.check: {"good": f.good, "says": f.says} for f in report.findings}
+        print(json.dumps(page | {"checks": found}))
+        return 0 if report.good else 1
+    kernels = {(c.batch, c.num_steps): c.runtime_error for c in report.kernel_cases}
+    print(f"{'batch':>5} {'steps':>5} {'reference':>10} {'runtime':>10} {'kernels':>10}")
+    for case in report.cases:
+        error = kernels.get((case.batch, case.num_steps))
+        told = "-" if error is None else f"{error:.1e}"
+        numbers = f"{case.reference_error:10.1e} {case.runtime_error:10.1e} {told:>10}"
+        print(f"{case.batch:5} {case.num_steps:5} {numbers}")
+    for finding in report.findings:
+        print(f"{'ok' if finding.good else 'BAD':4} {finding.check:8} {finding.says}")
+    return 0 if report.good else 1
 
 
 def table(manifest: Manifest, out: Path) -> str:

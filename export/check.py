@@ -1,0 +1,159 @@
+"""Check a bundle again: files, graph, parity, range. What `torsor export --check BUNDLE` runs.
+
+| check     | what must hold                                                                       |
+|-----------|--------------------------------------------------------------------------------------|
+| `files`   | the manifest's page is sound, every file has its size and SHA-256                    |
+| `graph`   | `onnx.checker` in full, versions as stated, every weight a named external initialiser|
+| `range`   | the body of `MatrixExp` covers `HEADROOM` times the angle that the model turns by    |
+| `parity`  | torch, the reference evaluator and ONNX Runtime agree within the stated tolerance    |
+| `kernels` | so do torch and ONNX Runtime with the native kernels, where there are any            |
+
+Torch computes with the weights of the bundle itself, so no checkpoint is needed.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+from safetensors.torch import load_file
+
+from export.bundle import probe_angle
+from export.matrix_exp import HEADROOM
+from export.parity import ParityError, Subject, measure_parity
+from export.task_parity import measure_task_case
+from export.task_trials import probe_task_angle
+from serve.manifest import (
+    GRAPH_FILE,
+    TRIALS_FILE,
+    WEIGHTS_FILE,
+    BundleError,
+    Manifest,
+    ParityCase,
+    read_manifest,
+)
+from serve.native.library import Library, load, status
+from train.model import family
+
+SLACK = 1.0 + 1e-3  # of angles, which are sums in another order on another machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One check's outcome, in words."""
+
+    check: str
+    good: bool
+    says: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """All that a check has found."""
+
+    manifest: Manifest
+    findings: tuple[Finding, ...]
+    cases: tuple[ParityCase, ...]  # of the bodies
+    kernel_cases: tuple[ParityCase, ...]  # of the native kernels; empty where there are none
+
+    @property
+    def good(self) -> bool:
+        """Whether every check has passed."""
+        return all(finding.good for finding in self.findings)
+
+
+def check_bundle(folder: Path, quiet: bool = False) -> Report:
+    """Check the bundle in a folder. `BundleError` where it can't even be read."""
+    manifest = read_manifest(folder)
+    subject = _read_model(folder, manifest)
+    findings = [
+        Finding(check="files", good=True, says=f"{len(manifest.files)} files as the manifest says"),
+        _attempt("graph", lambda: _check_graph(folder, manifest, subject)),
+        _attempt("range", lambda: _check_range(folder, manifest, subject)),
+    ]
+    found, cases = _check_parity("parity", folder, manifest, subject, None, quiet)
+    findings.append(found)
+    kernel_cases: tuple[ParityCase, ...] = ()
+    if (library := load()) is not None:
+        found, kernel_cases = _check_parity("kernels", folder, manifest, subject, library, quiet)
+        findings.append(found)
+    else:
+        findings.append(Finding(check="kernels", good=True, says=f"not checked: {status()}"))
+    return Report(
+        manifest=manifest, findings=tuple(findings), cases=cases, kernel_cases=kernel_cases
+    )
+
+
+def _attempt(check: str, work: Callable[[], str]) -> Finding:
+    try:
+        return Finding(check=check, good=True, says=work())
+    except (ValueError, onnx.checker.ValidationError) as error:
+        return Finding(check=check, good=False, says=str(error))
+
+
+def _read_model(folder: Path, manifest: Manifest) -> Subject:
+    try:
+        kind = family(manifest.family)
+        model = kind(kind.Config(**manifest.config)).requires_grad_(False).eval()
+    except (TypeError, ValueError) as error:
+        raise BundleError(folder, "config", f"{error}; use the torsor that wrote it") from None
+    stored = load_file(folder / WEIGHTS_FILE)
+    expected = {name: tuple(value.shape) for name, value in model.weights().items()}
+    found = {name: tuple(stored[name].shape) for name in expected if name in stored}
+    if found != expected:
+        raise BundleError(folder / WEIGHTS_FILE, "", f"found {found}, expected {expected}")
+    weights = {name: stored[name] for name in expected}
+    return Subject(name="trained", model=model, weights=weights, graph=folder / GRAPH_FILE)
+
+
+def _check_graph(folder: Path, manifest: Manifest, subject: Subject) -> str:
+    path, spec = folder / GRAPH_FILE, manifest.graph
+    onnx.checker.check_model(path, full_check=True)
+    proto = onnx.load(path, load_external_data=False)
+    versions = {opset.domain: opset.version for opset in proto.opset_import}
+    found = (proto.ir_version, versions.pop("", 0), versions)
+    if found != (expected := (spec.ir_version, spec.opset, spec.operators)):
+        raise ValueError(f"versions: found {found}, expected {expected}")
+    external = onnx.TensorProto.EXTERNAL
+    outside = {t.name for t in proto.graph.initializer if t.data_location == external}
+    if outside != set(subject.weights):
+        raise ValueError(f"weights: found {outside}, expected {set(subject.weights)}")
+    bodies = ", ".join(function.name for function in proto.functions) or "none"
+    return f"opset {spec.opset}, IR {spec.ir_version}, bodies of ours: {bodies}"
+
+
+def _check_range(folder: Path, manifest: Manifest, subject: Subject) -> str:
+    stated = manifest.graph.ranges.get("MatrixExp")
+    if stated is None:
+        return "no exponential"
+    if manifest.task is None:
+        angle = probe_angle(subject.model, subject.weights)
+    else:
+        inputs = load_file(folder / TRIALS_FILE)["inputs"]
+        angle = probe_task_angle(subject.model, subject.weights, inputs)
+    told = f"turns by up to {angle:.3g} rad, MatrixExp is right to {stated:.3g}"
+    if HEADROOM * angle > stated * SLACK:
+        raise ValueError(f"{told}, expected {HEADROOM:g} times as far")
+    return told
+
+
+def _check_parity(
+    check: str,
+    folder: Path,
+    manifest: Manifest,
+    subject: Subject,
+    library: Library | None,
+    quiet: bool,
+) -> tuple[Finding, tuple[ParityCase, ...]]:
+    measure = None
+    if manifest.task is not None:
+        names = frozenset(tensor.name for tensor in manifest.graph.inputs)
+        inputs = load_file(folder / TRIALS_FILE)["inputs"]
+        measure = functools.partial(measure_task_case, inputs, names)
+    try:
+        parity = measure_parity([subject], quiet, measure, library)
+    except ParityError as error:
+        return Finding(check=check, good=False, says=str(error)), ()
+    says = f"largest difference to torch {parity.max_error:.1e}, tolerance {parity.tolerance:.0e}"
+    return Finding(check=check, good=True, says=says), parity.cases
