@@ -76,7 +76,6 @@ def export_bundle(run: Path, out: Path, name: str | None = None, quiet: bool = F
     refuse_other_things(out)
     folder = find_checkpoint(run)
     iteration, config, parameters, _ = read_checkpoint(folder)
-    _refuse_untold(folder, config)
     model = restore_model(folder, config, parameters)
     task = None if config["training"]["task"] == "text" else open_task(folder, config)
     training = provenance(folder, config, iteration, task)
@@ -87,15 +86,6 @@ def export_bundle(run: Path, out: Path, name: str | None = None, quiet: bool = F
             raise ParityError(f"{error}; no bundle was written") from None
         write_manifest(part, manifest)
     return manifest
-
-
-def _refuse_untold(folder: Path, config: dict[str, Any]) -> None:
-    training = config["training"]
-    if training["task"] == "text" and training["symbols"] != "characters":
-        raise ValueError(
-            f"{folder}: found a model of {training['task']} ({training['symbols']}), expected one "
-            "of text made of characters, or of a task; a bundle can't hold others yet"
-        )
 
 
 def restore_model(folder: Path, config: dict[str, Any], parameters: dict[str, Any]) -> Model:
@@ -176,6 +166,7 @@ def _fill(
         family=config["family"],
         config=config["config"],
         num_parameters=model.num_parameters(),
+        symbols=config["training"]["symbols"] if task is None else "characters",
         vocabulary=tuple(config["vocabulary"]),
         task=None if task is None else task.spec,
         states=_states(graph, model),

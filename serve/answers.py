@@ -1,6 +1,8 @@
 """What answers look like over HTTP: completions as OpenAI's clients read them, and pairs."""
 
+import itertools
 import json
+import re
 import time
 import uuid
 from collections.abc import AsyncIterator
@@ -130,8 +132,17 @@ def _logprobs(piece: Piece, offset: int, top: int) -> Json:
         "tokens": [c.text for c in characters],
         "token_logprobs": [c.logprob for c in characters],
         "top_logprobs": tops if top else None,
-        "text_offset": [offset + i for i in range(len(characters))],
+        "text_offset": [offset + place for place in _places([c.text for c in characters])],
     }
+
+
+def _places(tokens: list[str]) -> list[int]:
+    """The character that each token is, or is a byte of, counted from the first one."""
+    begins = [not _CONTINUATION.fullmatch(token) for token in tokens]
+    return [max(0, count - 1) for count in itertools.accumulate(map(int, begins))]
+
+
+_CONTINUATION = re.compile(r"bytes:\\x[89ab].")  # what no character of UTF-8 begins with
 
 
 def event_text(page: Json) -> str:

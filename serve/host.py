@@ -24,7 +24,9 @@ class Host:
         self.bundles = bundles
         texts = {name: b for name, b in bundles.items() if b.manifest.task is None}
         self.engine = Engine(texts.values(), limits)
-        self.vocabularies = {n: Vocabulary(b.manifest.vocabulary) for n, b in texts.items()}
+        self.vocabularies = {
+            n: Vocabulary(b.manifest.vocabulary, b.manifest.symbols) for n, b in texts.items()
+        }
         # Decompositions and sessions are made here, off the event loop and off the engine.
         self._worker = ThreadPoolExecutor(1, "ablations")
         self._num_queued = 0
@@ -94,6 +96,7 @@ class Host:
             "family": manifest.family,
             "config": manifest.config,
             "num_parameters": manifest.num_parameters,
+            "symbols": manifest.symbols,
             "vocabulary_size": len(manifest.vocabulary),
             "task": None if manifest.task is None else dataclasses.asdict(manifest.task),
             "device": bundle.device.kind,

@@ -11,6 +11,7 @@ a format number it does not know, a key it does not know, and a file that differ
 that the graph computes what its weights say; the parity report states how that was measured.
 
 A bundle is of text or of a task. **Of text**: `vocabulary` names the characters and `task` is null.
+Where `symbols` is "bytes", a text is its UTF-8 bytes, and what is said of characters holds of them.
 **Of a task**: `vocabulary` is empty, and `task` says what goes in and what is owed.
 
 **The graph `advance` of text** takes B streams through K steps. B and K are free. Inputs:
@@ -84,6 +85,7 @@ FORMAT = 2
 OPSET, IR_VERSION = 20, 10  # of ONNX: what is written, and the newest that is read
 DOMAIN, VERSION = "torsor", 1  # of our operators
 DTYPES = ("float32", "int64")
+SYMBOLS = ("characters", "bytes")
 NEWER = "use the torsor that wrote it"
 NAME_RULE = "1 to 100 of the characters A-Z a-z 0-9 . _ -"
 MANIFEST_FILE = "manifest.json"
@@ -101,6 +103,7 @@ class Manifest:
     family: str
     config: dict[str, Json]
     num_parameters: int
+    symbols: str  # what the vocabulary has: "characters", or "bytes", byte n as code point n
     vocabulary: tuple[str, ...]  # one character a symbol, in index order; of a task empty
     task: TaskSpec | None  # None: text
     states: tuple[StateSpec, ...]
@@ -190,6 +193,12 @@ def _page_problems(manifest: Manifest) -> Iterator[tuple[str, str]]:
         yield "name", f"found {manifest.name!r:.120}, expected {NAME_RULE}"
     if manifest.num_parameters < 0:
         yield "num_parameters", f"found {manifest.num_parameters}, expected at least 0"
+    if manifest.symbols not in SYMBOLS:
+        yield "symbols", f"found {manifest.symbols!r:.80}, expected characters or bytes"
+    if manifest.symbols == "bytes" and any(
+        ord(text[:1] or "\0") > 255 for text in manifest.vocabulary
+    ):
+        yield "vocabulary", "found a symbol above U+00FF, expected bytes"
     if manifest.task is None and not manifest.vocabulary:
         yield "vocabulary", "found no characters, expected at least one"
     for text in manifest.vocabulary:

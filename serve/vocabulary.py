@@ -1,4 +1,11 @@
-"""Characters and their indices, at the server's edge."""
+"""Characters and their indices, at the server's edge.
+
+Where a model's symbols are bytes, a text is its UTF-8 bytes: byte n stands in the vocabulary as the
+character of code point n.
+"""
+
+import codecs
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,10 +16,11 @@ STAND_INS = ("\ufffd", "?", " ")  # what `unknown: replace` takes: the first the
 
 
 class Vocabulary:
-    """The characters of a model in index order."""
+    """The characters of a model in index order, or its bytes."""
 
-    def __init__(self, characters: tuple[str, ...]) -> None:
-        self.characters = characters
+    def __init__(self, characters: tuple[str, ...], symbols: str = "characters") -> None:
+        self.characters, self.is_bytes = characters, symbols == "bytes"
+        self.names = tuple(map(name_byte, characters)) if self.is_bytes else characters
         codes = code_points("".join(characters))
         self._order = np.argsort(codes)
         self._sorted = codes[self._order]
@@ -27,6 +35,8 @@ class Vocabulary:
 
         Raises `RequestError` with the character, its code point and its place.
         """
+        if self.is_bytes:
+            text = _as_bytes(text, field)
         codes = code_points(text)
         places = np.minimum(np.searchsorted(self._sorted, codes), len(self) - 1)
         indices: NDArray[np.int64] = self._order[places].astype(np.int64)
@@ -40,18 +50,53 @@ class Vocabulary:
             raise self._refuse(text, int(outside.argmax()), field)
         return indices
 
-    def decode(self, indices: list[int]) -> str:
-        """The text of indices."""
-        return "".join(self.characters[i] for i in indices)
+    def decode(self, indices: Sequence[int]) -> str:
+        """The text of indices; bytes that are no UTF-8 become U+FFFD."""
+        return Decoder(self).feed(indices, final=True)
 
     def _refuse(self, text: str, place: int, field: str) -> RequestError:
         character = text[place]
         return invalid(
             field,
-            f"found {character!r} (U+{ord(character):04X}) at index {place}, expected one of the "
-            f"model's {len(self)} characters; remove it"
+            f"found {self._told(character)} at index {place}, expected one of the "
+            f"model's {len(self)} {'bytes' if self.is_bytes else 'characters'}; remove it"
             + (", or set unknown to skip or replace" if field != "stop" else ""),
         )
+
+    def _told(self, character: str) -> str:
+        if self.is_bytes:
+            return f"byte 0x{ord(character):02X} (of the text in UTF-8)"
+        return f"{character!r} (U+{ord(character):04X})"
+
+
+class Decoder:
+    """Turns the indices of one stream into text, and never a half character.
+
+    Bytes that don't make a whole character yet are kept for the next call.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._characters = vocabulary.characters
+        utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._utf8 = utf8 if vocabulary.is_bytes else None
+
+    def feed(self, indices: Sequence[int], final: bool = False) -> str:
+        """The text that these indices complete; `final`: nothing follows."""
+        text = "".join([self._characters[i] for i in indices])
+        return text if self._utf8 is None else self._utf8.decode(text.encode("latin-1"), final)
+
+
+def name_byte(symbol: str) -> str:
+    """A byte's name in lists of log-probabilities, as OpenAI's clients know it."""
+    return symbol if symbol.isascii() else f"bytes:\\x{ord(symbol):02x}"
+
+
+def _as_bytes(text: str, field: str) -> str:
+    try:
+        return text.encode().decode("latin-1")
+    except UnicodeEncodeError as error:
+        found = f"found half of a surrogate pair (U+{ord(text[error.start]):04X})"
+        raise invalid(field, f"{found} at index {error.start}, expected text; remove it") from None
 
 
 def code_points(text: str) -> NDArray[np.uint32]:

@@ -16,7 +16,7 @@ from serve.host import Host
 from serve.runtime import Bundle, Variant
 from serve.sampling import SamplingSettings, choice_seed, draw_seed
 from serve.stream import Delivery, Stream
-from serve.vocabulary import Vocabulary
+from serve.vocabulary import Decoder, Vocabulary
 from serve.wire.errors import invalid
 from serve.wire.requests import GenerateRequest
 
@@ -75,6 +75,7 @@ class Choice:
     branch: str
     seed: int
     stream: Stream
+    decoder: Decoder
     text: list[str] = field(default_factory=list)  # kept where branches are compared
     started: bool = False
     done: bool = False
@@ -148,7 +149,8 @@ class Writing:
             arrived, choice.done = choice.stream.collect()
             if not arrived and (not choice.done or choice.stream.error):
                 continue
-            text = "".join(vocabulary.decode(delivery.characters) for delivery in arrived)
+            indices = [i for delivery in arrived for i in delivery.characters]
+            text = choice.decoder.feed(indices, final=choice.done)
             yield self._piece(choice, text, arrived, vocabulary)
             choice.started = True
             if choice.branch:
@@ -211,7 +213,13 @@ async def open_writing(host: Host, request: GenerateRequest, paired: bool = Fals
         )
 
     choices = [
-        Choice(index, branch, choice_seed(seed, index), open_stream(source, index))
+        Choice(
+            index,
+            branch,
+            choice_seed(seed, index),
+            open_stream(source, index),
+            Decoder(vocabulary),
+        )
         for index in range(request.n)
         for branch, source in branches
     ]
@@ -221,7 +229,7 @@ async def open_writing(host: Host, request: GenerateRequest, paired: bool = Fals
 
 def describe_characters(delivery: Delivery, vocabulary: Vocabulary, top: int) -> list[Character]:
     """Each character with its log-probability and the `top` most probable ones."""
-    texts = [vocabulary.characters[i] for i in delivery.characters]
+    texts = [vocabulary.names[i] for i in delivery.characters]
     tops = _top_logprobs(delivery.logits, vocabulary, top) if top else [{} for _ in texts]
     return [Character(*row) for row in zip(texts, delivery.logprobs, tops, strict=True)]
 
@@ -237,7 +245,7 @@ def _top_logprobs(logits: Any, vocabulary: Vocabulary, top: int) -> list[dict[st
     scores = log_softmax(logits)  # (N, V)
     best = np.argsort(-scores, axis=-1, kind="stable")[:, :top]
     return [
-        {vocabulary.characters[i]: float(row[i]) for i in places}
+        {vocabulary.names[i]: float(row[i]) for i in places}
         for row, places in zip(scores, best, strict=True)
     ]
 

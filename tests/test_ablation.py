@@ -30,6 +30,7 @@ MANIFEST = Manifest(
     family="tanh-rnn",
     config={},
     num_parameters=0,
+    symbols="characters",
     vocabulary=(),
     task=None,
     states=(),

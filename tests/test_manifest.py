@@ -46,6 +46,7 @@ GOLDEN = """\
   "d": 2
  },
  "num_parameters": 21,
+ "symbols": "characters",
  "vocabulary": [
   "a",
   "é"
@@ -172,6 +173,7 @@ SMALL = Manifest(
     family="osm-rnn",
     config={"vocabulary_size": 2, "d": 2},
     num_parameters=21,
+    symbols="characters",
     vocabulary=("a", "é"),
     task=None,
     states=(StateSpec(name="H", dtype="float32", shape=(2, 2), initial="initial.H"),),
@@ -243,6 +245,7 @@ TASK = TaskSpec(
 )
 SMALL_TASK = dataclasses.replace(
     SMALL,
+    symbols="characters",
     vocabulary=(),
     task=TASK,
     graph=dataclasses.replace(
@@ -568,6 +571,13 @@ def test_symbols_of_a_vocabulary_are_single_characters(bundle: Path, symbol: str
     assert refusal(bundle) == f"vocabulary: found {symbol!r}, expected single characters"
 
 
+def test_symbols_that_are_bytes_are_below_256(bundle: Path) -> None:
+    rewrite(bundle, ("symbols",), "bytes")
+    read_manifest(bundle)  # é is byte 233
+    rewrite(bundle, ("vocabulary", 0), "Ā")
+    assert refusal(bundle) == "vocabulary: found a symbol above U+00FF, expected bytes"
+
+
 def test_a_vocabulary_holds_a_character_once(bundle: Path) -> None:
     rewrite(bundle, ("vocabulary", 1), "a")
     assert refusal(bundle) == "vocabulary: a character stands in it twice"
@@ -577,6 +587,7 @@ SENSELESS: list[tuple[str, tuple[str | int, ...], Any, str]] = [
     *(("name", ("name",), name, "found") for name in ("", "a/b", "a\nb", "a\n", "é", "a" * 101)),
     ("num_parameters", ("num_parameters",), -1, "found -1, expected at least 0"),
     ("vocabulary", ("vocabulary",), [], "found no characters"),
+    ("symbols", ("symbols",), "words", "found 'words', expected characters or bytes"),
     ("vocabulary", ("vocabulary",), ["a"], "found 1 characters, expected [2], the last axis of"),
     ("vocabulary", ("graph", "inputs", 1, "name"), "other", "found 2 characters, expected []"),
     ("states", ("states",), [], "found none"),

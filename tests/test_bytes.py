@@ -1,0 +1,110 @@
+"""A model of bytes, from training to the wire: text in, text out, never half a character."""
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from clients.grpc_client import GrpcClient
+from export.__main__ import main
+from serve.manifest import read_manifest
+from train.loop import train
+from train.run import start_run
+from train.settings import Settings
+
+TEXT = "déjà vu — naïve café, 日本語のテキスト! " * 40
+
+
+@pytest.fixture(scope="module")
+def server(
+    tmp_path_factory: pytest.TempPathFactory, start_server: Callable[..., Any]
+) -> Iterator[Any]:
+    folder = tmp_path_factory.mktemp("bytes")
+    (folder / "text.txt").write_text(TEXT)
+    settings = Settings(
+        data=str(folder / "text.txt"),
+        symbols="bytes",
+        iterations=200,
+        window=24,
+        batch=8,
+        learning_rate=0.03,
+        valid_every=200,
+        checkpoint_every=200,
+    )
+    train(start_run(folder / "run", "tanh-rnn", {"n": 32}, settings), quiet=True)
+    assert main([str(folder / "run"), "--out", str(folder / "bytes"), "--quiet"]) == 0
+    manifest = read_manifest(folder / "bytes")
+    assert manifest.symbols == "bytes"
+    assert {symbol.encode("latin-1") for symbol in manifest.vocabulary} == {
+        bytes([b]) for b in TEXT.encode()
+    }
+    with start_server(folder, str(folder / "bytes")) as found:
+        yield found
+
+
+def ask(server: Any, **body: Any) -> dict[str, Any]:
+    page = {"model": "bytes", "prompt": "dé", "max_tokens": 60, "seed": 3} | body
+    answer = httpx.post(server.url + "/v1/completions", json=page, timeout=60)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def test_streamed_pieces_are_text_and_make_the_whole(server: Any) -> None:
+    whole = ask(server, temperature=1.0)["choices"][0]["text"]
+    assert any(ord(character) > 127 for character in whole)
+    page = {"model": "bytes", "prompt": "dé", "max_tokens": 60, "seed": 3, "stream": True}
+    pieces = []
+    with httpx.stream("POST", server.url + "/v1/completions", json=page, timeout=60) as answer:
+        for line in answer.iter_lines():
+            if line.startswith("data: {"):
+                pieces.append(json.loads(line[6:])["choices"][0]["text"])
+    assert "".join(pieces) == whole
+
+
+def test_grpc_writes_the_same(server: Any) -> None:
+    whole = ask(server)["choices"][0]["text"]
+    with GrpcClient(server.grpc_address) as client:
+        chunks = client.generate("dé", model="bytes", max_tokens=60, seed=3)
+        assert "".join(chunk.text for chunk in chunks) == whole
+
+
+def test_a_text_is_scored_byte_by_byte(server: Any) -> None:
+    page = {"model": "bytes", "text": "naïve 日本", "detail": True}
+    score = httpx.post(server.url + "/v1/ablations/score", json=page, timeout=60).json()
+    count = len("naïve 日本".encode())
+    assert score["num_characters"] == count == len(score["baseline"]["logprobs"])
+    total = -math.fsum(score["baseline"]["logprobs"]) / count / math.log(2)
+    assert score["baseline"]["bpc"] == pytest.approx(total)
+
+
+def test_log_probabilities_name_bytes_and_the_characters_they_are_of(server: Any) -> None:
+    found = ask(server, prompt="aé日b", max_tokens=0, echo=True, logprobs=1, unknown="skip")
+    logprobs, text = found["choices"][0]["logprobs"], found["choices"][0]["text"]
+    assert len(logprobs["tokens"]) == len(text.encode())
+    places = [i for i, character in enumerate(text) for _ in character.encode()]
+    assert logprobs["text_offset"] == places
+    assert "bytes:\\xe6" in logprobs["tokens"]
+
+
+def test_a_stop_string_of_several_bytes_ends_the_text_before_it(server: Any) -> None:
+    whole = ask(server, max_tokens=200, temperature=0.5)["choices"][0]["text"]
+    assert "é" in whole
+    choice = ask(server, max_tokens=200, temperature=0.5, stop="é")["choices"][0]
+    assert (choice["text"], choice["finish_reason"]) == (whole[: whole.index("é")], "stop")
+    assert choice["stop_string"] == "é"
+
+
+def test_a_byte_that_the_model_never_saw_is_a_clear_error(server: Any) -> None:
+    page = {"model": "bytes", "prompt": "dé ☃", "max_tokens": 3}
+    answer = httpx.post(server.url + "/v1/completions", json=page, timeout=60)
+    assert answer.status_code == 400
+    assert "byte 0x" in answer.json()["error"]["message"]
+
+
+def test_the_model_says_that_its_symbols_are_bytes(server: Any) -> None:
+    models = httpx.get(server.url + "/v1/models", timeout=60).json()["data"]
+    assert [model["symbols"] for model in models] == ["bytes"]
