@@ -34,7 +34,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if options.check is not None:
             return tell_check(check_bundle(options.check, options.quiet), options.json)
-        manifest = export_bundle(options.run, options.out, options.name, options.quiet)
+        place = (options.run, options.out, options.name)
+        manifest = export_bundle(*place, quiet=options.quiet, cuda=options.cuda)
     except (BundleError, CheckpointError, ValueError, OSError) as error:
         print(f"torsor export: {error}", file=sys.stderr)
         return 1
@@ -56,6 +57,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, metavar="BUNDLE", help=out)
     parser.add_argument("--check", type=Path, metavar="BUNDLE", help="check this one instead")
     parser.add_argument("--name", help="the model's id; default: the name of --out")
+    told = "add unrolled.onnx, the form without a loop that a GPU runs"
+    parser.add_argument("--cuda", action="store_true", help=told)
     parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     return parser

@@ -27,6 +27,7 @@ from export.task_trials import (
     task_protocol,
     write_trials,
 )
+from export.unrolled import write_unrolled
 from export.weights import set_weights, write_weights
 from serve.manifest import (
     DOMAIN,
@@ -35,6 +36,7 @@ from serve.manifest import (
     NAME_RULE,
     OPSET,
     TRIALS_FILE,
+    UNROLLED_FILE,
     VERSION,
     WEIGHTS_FILE,
     GraphSpec,
@@ -62,8 +64,10 @@ BPC_PROTOCOL = (
 PROBE_STREAMS, PROBE_CHARACTERS = 32, 512
 
 
-def export_bundle(run: Path, out: Path, name: str | None = None, quiet: bool = False) -> Manifest:
-    """Export the newest checkpoint of a run into the bundle folder `out`.
+def export_bundle(
+    run: Path, out: Path, name: str | None = None, quiet: bool = False, cuda: bool = False
+) -> Manifest:
+    """Export the newest checkpoint of a run into the bundle folder `out`; for CUDA unrolled too.
 
     Raises `CheckpointError`, `ParityError`, or `ValueError` for a model that can't be exported or a
     place that holds something else; `out` is then as it was. Where `out` is a link, the bundle
@@ -81,7 +85,7 @@ def export_bundle(run: Path, out: Path, name: str | None = None, quiet: bool = F
     training = provenance(folder, config, iteration, task)
     with whole_folder(out) as part:
         try:
-            manifest = _fill(part, name, model, config, training, task, quiet)
+            manifest = _fill(part, name, model, config, training, task, quiet, cuda)
         except ParityError as error:
             raise ParityError(f"{error}; no bundle was written") from None
         write_manifest(part, manifest)
@@ -152,12 +156,15 @@ def _fill(
     training: dict[str, Any],
     task: TaskTrials | None,
     quiet: bool,
+    cuda: bool,
 ) -> Manifest:
     weights, random = model.weights(), _random_twin(config)
     graph, squarings = _build(model, random, task)
     _write_graph(part, graph, model, weights)
     parity = _compare(part, graph, model, random, task, quiet)
     files = [GRAPH_FILE, WEIGHTS_FILE]
+    if cuda and write_unrolled(part):
+        files.append(UNROLLED_FILE)
     if task is not None:
         write_trials(part / TRIALS_FILE, task.trials)
         files.append(TRIALS_FILE)

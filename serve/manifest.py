@@ -4,6 +4,7 @@
       model.onnx            graphs only; weights are external data
       weights.safetensors   effective weights and initial states; model.onnx points into this file
       trials.safetensors    of task models only: trials of the task's test part
+      unrolled.onnx         where it was asked for: the same graph, K = max_steps, without a loop
       manifest.json         this page; written last and atomically, so its presence means "whole"
 
 A bundle MUST hold every file that `files` names, with that size and SHA-256. A reader MUST refuse
@@ -90,6 +91,7 @@ NEWER = "use the torsor that wrote it"
 NAME_RULE = "1 to 100 of the characters A-Z a-z 0-9 . _ -"
 MANIFEST_FILE = "manifest.json"
 GRAPH_FILE = "model.onnx"
+UNROLLED_FILE = "unrolled.onnx"
 WEIGHTS_FILE = "weights.safetensors"
 TRIALS_FILE = "trials.safetensors"
 

@@ -9,10 +9,12 @@ import functools
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 from safetensors import SafetensorError
@@ -23,6 +25,7 @@ from serve.bundle_checks import check_graph, check_trials, check_weights
 from serve.manifest import (
     GRAPH_FILE,
     TRIALS_FILE,
+    UNROLLED_FILE,
     WEIGHTS_FILE,
     BundleError,
     Manifest,
@@ -59,7 +62,21 @@ class Device:
 class Session:
     """`advance` of one bundle with one set of weights, on one device."""
 
-    def __init__(self, folder: Path, manifest: Manifest, device: Device, edited: Arrays) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        manifest: Manifest,
+        device: Device,
+        edited: Arrays,
+        unrolled: bool | None = None,
+    ) -> None:
+        """`edited` weights replace the bundle's; `unrolled` chooses the form without a loop.
+
+        Left open, that form runs on CUDA where the bundle has it.
+        """
+        if unrolled is None:
+            unrolled = device.kind == "cuda" and UNROLLED_FILE in manifest.files
+        self._all_steps = manifest.graph.max_steps if unrolled else None
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = device.num_threads
         options.inter_op_num_threads = 1
@@ -76,7 +93,7 @@ class Session:
         self._kept = [onnxruntime.OrtValue.ortvalue_from_numpy(a) for a in edited.values()]
         if edited:
             options.add_external_initializers(list(edited), self._kept)
-        path = folder / GRAPH_FILE
+        path = folder / (UNROLLED_FILE if unrolled else GRAPH_FILE)
         try:
             self._session = onnxruntime.InferenceSession(path, options, _providers(device))
         except Exception as error:  # the runtime raises bare Exceptions of many types
@@ -96,7 +113,21 @@ class Session:
 
     def run(self, feeds: Arrays) -> Arrays:
         """All outputs of one run, by name; the interpreter lock is free meanwhile."""
+        if self._all_steps is None:
+            return self._run(feeds)
+        return run_whole(self._run, feeds, self._all_steps)
+
+    def _run(self, feeds: Arrays) -> Arrays:
         return dict(zip(self._outputs, self._session.run(self._outputs, feeds), strict=True))
+
+
+def run_whole(run: Callable[[Arrays], Arrays], feeds: Arrays, steps: int) -> Arrays:
+    """A run of fewer than `steps` steps by a graph that always takes that many: the others rest."""
+    along = [name for name in ("forced", "uniform", "inputs") if name in feeds]
+    K = len(feeds[along[0]])
+    filled = {n: np.pad(feeds[n], [(0, steps - K)] + [(0, 0)] * (feeds[n].ndim - 1)) for n in along}
+    outputs = run(feeds | filled)
+    return {n: v if n.startswith("next.") else v[:K] for n, v in outputs.items()}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
