@@ -17,6 +17,9 @@ from torch import Tensor
 
 from train.groups.group import Group
 from train.positions import from_planes, to_planes, with_still_plane
+from train.windows import mean, scores
+
+Turn = tuple[Tensor, Tensor]  # cosines and sines of angles
 
 
 class Heads(NamedTuple):
@@ -52,18 +55,48 @@ def attend(group: Group, heads: Heads, H: Tensor, keys: Tensor, hidden: Tensor) 
 def attend_reference(group: Group, heads: Heads, H: Tensor, keys: Tensor, hidden: Tensor) -> Tensor:
     """`attend` in real numbers: what is exported."""
     T, places, sought = H.shape[1], *_angles(group, heads, H, keys)
-    G = torch.cat(_rotate(to_planes(group, keys), places), dim=-2).flatten(2)  # (B, S, 2pn)
+    G = torch.cat(_rotate(to_planes(group, keys), _turn_by(places)), dim=-2).flatten(2)
     own = to_planes(group, H.unsqueeze(1))
-    Q = torch.cat(_rotate(own, sought), dim=-2).flatten(3)  # (B, h, T, 2pn)
+    Q = torch.cat(_rotate(own, _turn_by(sought)), dim=-2).flatten(3)  # (B, h, T, 2pn)
     # Heads are rows: a batch of one is then the same product as one of many, bit for bit.
     scores = torch.unflatten(Q.flatten(1, 2) @ G.mT, 1, (-1, T))  # (B, h, T, S)
     scaled = scores * _scaled_sharpness(group, heads).view(-1, 1, 1)
     share = (scaled + hidden).softmax(-1).sum(1)  # (B, T, S)
     mean = torch.unflatten(share @ G, 2, (-1, group.size))
-    half = mean.shape[2] // 2
-    return from_planes(
-        group, *_rotate((mean[..., :half, :], mean[..., half:, :]), -places[places.shape[0] - T :])
-    )
+    half, back = mean.shape[2] // 2, _turn_by(-places[places.shape[0] - T :])
+    return from_planes(group, *_rotate((mean[..., :half, :], mean[..., half:, :]), back))
+
+
+def turned(group: Group, H: Tensor, turn: Turn) -> Tensor:
+    """R_j H_j, a plane's first row in the first half, of H (B, M, n, n): (B, M, 2pn)."""
+    return torch.cat(_rotate(to_planes(group, H), turn), dim=-2).flatten(2)
+
+
+def turn_at(group: Group, heads: Heads, places: Tensor, num_places: int) -> Turn:
+    """R at places (...) that are less than `num_places`: (..., p) each.
+
+    All are read from one table: then no bit depends on which others are asked for.
+    """
+    table = torch.arange(num_places).to(heads.frequency).unsqueeze(-1) * heads.frequency
+    angles = with_still_plane(group, table)  # (num_places, p)
+    return angles.cos()[places], angles.sin()[places]
+
+
+def attend_in_block(
+    group: Group, heads: Heads, key: Tensor, turn: Turn, keys: tuple[Tensor, Tensor], hidden: Tensor
+) -> Tensor:
+    """`attend` for `turned` key (B, 1, 2pn) of H over past (B, S, 2pn) and block (B, N, 2pn).
+
+    `turn` is R at the place of H.
+    """
+    planes = torch.unflatten(key, 2, (2, -1, group.size)).unbind(2)  # (B, 1, p, n) each
+    scale = _scaled_sharpness(group, heads).unsqueeze(-1)  # (h, 1)
+    cos, sin = (scale * part for part in _turn_by(with_still_plane(group, heads.phase)))
+    Q = torch.cat(_rotate(planes, (cos, sin)), dim=-2).flatten(2)  # (B, h, 2pn)
+    share = (scores(Q, *keys) + hidden).softmax(-1).sum(1, keepdim=True)  # (B, 1, S + N)
+    first, second = torch.unflatten(mean(share, *keys), 2, (2, -1, group.size)).unbind(2)
+    back = _rotate((first, second), (turn[0], -turn[1]))
+    return from_planes(group, *back).squeeze(1)
 
 
 def _angles(group: Group, heads: Heads, H: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
@@ -82,6 +115,10 @@ def _turn(angles: Tensor) -> Tensor:
     return torch.polar(torch.ones_like(angles), angles).unsqueeze(-1)
 
 
-def _rotate(planes: tuple[Tensor, Tensor], angles: Tensor) -> tuple[Tensor, Tensor]:
-    (first, second), cos, sin = planes, angles.cos().unsqueeze(-1), angles.sin().unsqueeze(-1)
+def _turn_by(angles: Tensor) -> Turn:
+    return angles.cos(), angles.sin()
+
+
+def _rotate(planes: tuple[Tensor, ...], turn: Turn) -> tuple[Tensor, Tensor]:
+    (first, second), (cos, sin) = planes, (part.unsqueeze(-1) for part in turn)
     return cos * first - sin * second, sin * first + cos * second
