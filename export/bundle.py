@@ -15,7 +15,7 @@ from typing import Any
 import onnx
 import torch
 
-from export.graph import MAX_STEPS, build_advance
+from export.graph import MAX_STEPS, build_advance, runs_end_every
 from export.matrix_exp import body_range, body_squarings
 from export.parity import Subject, measure_parity
 from export.weights import set_weights, write_weights
@@ -206,7 +206,7 @@ def _graph_spec(graph: onnx.ModelProto, model: Model, squarings: int) -> GraphSp
     return GraphSpec(
         inputs=tuple(_tensor_spec(value) for value in graph.graph.input),
         outputs=tuple(_tensor_spec(value) for value in graph.graph.output),
-        correct_every=model.correct_every,
+        correct_every=runs_end_every(model),
         max_steps=MAX_STEPS,
         opset=OPSET,
         ir_version=IR_VERSION,

@@ -59,16 +59,31 @@ def export_step(model: Model, weights: Weights) -> Piece:
     """
     state, x = model.init_state(3), torch.tensor([0, 1, 0])
     dynamic = ({name: {0: "B"} for name in state}, {0: "B"}, {name: None for name in weights})
-    proto = _export(ReadoutThenUpdate(model), (state, x, weights, {}), dynamic)
     given = [f"{STEP}state_{name}" for name in state] + [f"{STEP}token", *weights]
-    return _rename(proto, given, STEP)
+    return trace(ReadoutThenUpdate(model), (state, x, weights, {}), dynamic, given, STEP)
 
 
 def export_correction(model: Model, state: State) -> Piece:
     """`Model.correct`, from torch: inputs `state.*`."""
     batch = {name: value.expand(3, *value.shape[1:]).clone() for name, value in state.items()}
-    proto = _export(Correct(model), (batch, {}), ({name: {0: "B"} for name in state},))
-    return _rename(proto, [f"state.{name}" for name in state], "correct.")
+    dynamic, given = ({name: {0: "B"} for name in state},), [f"state.{name}" for name in state]
+    return trace(Correct(model), (batch, {}), dynamic, given, "correct.")
+
+
+def trace(
+    module: torch.nn.Module,
+    inputs: tuple[object, ...],
+    shapes: object,
+    given: Sequence[str],
+    prefix: str,
+    results: Sequence[str] = (),
+) -> Piece:
+    """A module's nodes: inputs are called as `given`, outputs as `results`, all else `prefix`ed."""
+    graph = _export(module, inputs, shapes)
+    used = {i.name: name for i, name in zip(graph.input, given, strict=True)}
+    if results:
+        used |= {o.name: name for o, name in zip(graph.output, results, strict=True)}
+    return _rename(graph, used, prefix)
 
 
 def _export(module: torch.nn.Module, inputs: tuple[object, ...], shapes: object) -> GraphProto:
@@ -92,9 +107,7 @@ def _export(module: torch.nn.Module, inputs: tuple[object, ...], shapes: object)
     return proto.graph
 
 
-def _rename(graph: GraphProto, given: Sequence[str], prefix: str) -> Piece:
-    used = {i.name: name for i, name in zip(graph.input, given, strict=True)}
-
+def _rename(graph: GraphProto, used: dict[str, str], prefix: str) -> Piece:
     def new(name: str) -> str:
         return used.get(name, prefix + name) if name else ""
 

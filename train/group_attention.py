@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from train.groups.group import Group
-from train.positions import from_planes, to_planes, with_still_plane
+from train.positions import from_planes, partners, row_angles, to_planes, with_still_plane
 from train.windows import mean, scores
 
 Turn = tuple[Tensor, Tensor]  # cosines and sines of angles
@@ -67,36 +67,37 @@ def attend_reference(group: Group, heads: Heads, H: Tensor, keys: Tensor, hidden
     return from_planes(group, *_rotate((mean[..., :half, :], mean[..., half:, :]), back))
 
 
-def turned(group: Group, H: Tensor, turn: Turn) -> Tensor:
-    """R_j H_j, a plane's first row in the first half, of H (B, M, n, n): (B, M, 2pn)."""
-    return torch.cat(_rotate(to_planes(group, H), turn), dim=-2).flatten(2)
+def turns_at(group: Group, heads: Heads, places: Tensor, num_places: int) -> Turn:
+    """Rows of R, and of β_h R K_h / d for all heads, at places less than `num_places`.
 
-
-def turn_at(group: Group, heads: Heads, places: Tensor, num_places: int) -> Turn:
-    """R at places (...) that are less than `num_places`: (..., p) each.
-
-    All are read from one table: then no bit depends on which others are asked for.
+    Cosines and sines (..., 1 + h, n) as `turned` wants them, from one table: then no bit depends on
+    which other places are asked for.
     """
-    table = torch.arange(num_places).to(heads.frequency).unsqueeze(-1) * heads.frequency
-    angles = with_still_plane(group, table)  # (num_places, p)
-    return angles.cos()[places], angles.sin()[places]
+    at = torch.arange(num_places).to(heads.frequency).unsqueeze(-1) * heads.frequency
+    phases = torch.cat([torch.zeros_like(heads.phase[:1]), heads.phase])
+    angles = row_angles(group, at.unsqueeze(1) + phases)  # (num_places, 1 + h, n)
+    sharpness = _scaled_sharpness(group, heads)
+    scale = torch.cat([torch.ones_like(sharpness[:1]), sharpness]).unsqueeze(-1)
+    cos, sin = angles.cos() * scale, angles.sin() * scale
+    return cos.index_select(0, places), sin.index_select(0, places)
+
+
+def turned(group: Group, H: Tensor, turn: Turn) -> Tensor:
+    """R H, one number after the other, for R with rows (..., n) and H (..., n, n): (..., nn)."""
+    (cos, sin), others = (part.unsqueeze(-1) for part in turn), partners(group).to(H.device)
+    return (cos * H + sin * H.index_select(-2, others)).flatten(-2)
 
 
 def attend_in_block(
-    group: Group, heads: Heads, key: Tensor, turn: Turn, keys: tuple[Tensor, Tensor], hidden: Tensor
+    group: Group, rows: Tensor, turn: Turn, past: Tensor, own: Tensor, hidden: Tensor
 ) -> Tensor:
-    """`attend` for `turned` key (B, 1, 2pn) of H over past (B, S, 2pn) and block (B, N, 2pn).
+    """The mean (B, n, n) for `rows` β_h R K_h H / d (B, h, nn), R of `turn` (B, n).
 
-    `turn` is R at the place of H.
+    Past (B, S, nn) and block (B, N, nn) hold R_j H_j.
     """
-    planes = torch.unflatten(key, 2, (2, -1, group.size)).unbind(2)  # (B, 1, p, n) each
-    scale = _scaled_sharpness(group, heads).unsqueeze(-1)  # (h, 1)
-    cos, sin = (scale * part for part in _turn_by(with_still_plane(group, heads.phase)))
-    Q = torch.cat(_rotate(planes, (cos, sin)), dim=-2).flatten(2)  # (B, h, 2pn)
-    share = (scores(Q, *keys) + hidden).softmax(-1).sum(1, keepdim=True)  # (B, 1, S + N)
-    first, second = torch.unflatten(mean(share, *keys), 2, (2, -1, group.size)).unbind(2)
-    back = _rotate((first, second), (turn[0], -turn[1]))
-    return from_planes(group, *back).squeeze(1)
+    share = (scores(rows, past, own) + hidden).softmax(-1).sum(1, keepdim=True)  # (B, 1, S + N)
+    mixed = torch.unflatten(mean(share, past, own).squeeze(1), 1, (group.size, -1))
+    return turned(group, mixed, (turn[0], -turn[1])).unflatten(1, (group.size, -1))
 
 
 def _angles(group: Group, heads: Heads, H: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:

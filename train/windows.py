@@ -8,7 +8,7 @@ doesn't: while a run takes up to `BLOCK` characters, windows stand still.
     holds     the past      the block: positions from the last multiple of BLOCK on
 
 `open_block` puts windows at their places, once a run; each `update_in_block` reads the past, which
-stays as it is, and enters its own position in the block; `close_block` makes windows again, once.
+stays as it is, and enters its own position in the block; `close_window` makes windows again, once.
 A run MUST end where its block ends. Then the place of every entry, and with it the order in which
 floats are added, is a function of the position alone, however a stream is cut into runs: the bits
 are the same. Places only matter up to a shift: attention that knows lags, not positions, fits.
@@ -34,15 +34,22 @@ class Block(NamedTuple):
 
     past: State  # (B, S, ...) each
     own: State  # (B, N, ...) each, entered up to the position before
-    at: Tensor  # (B), 0 ... N-1: the position's place in the block
+    where: Tensor  # (B, 2): the row, and the position's own place in the block, 0 ... N-1
     hidden: Tensor  # (B, 1, S + N): 0 where it may look, at most `UNSEEN` where not
+
+    def places(self) -> Tensor:
+        """The position's own place among all: (B)."""
+        return self.where[:, 1] + (self.hidden.shape[-1] - BLOCK)
 
     def enter(self, name: str, entry: Tensor) -> Tensor:
         """The block of one tensor with the position's own entry (B, ...): (B, N, ...)."""
-        rows = self.own[name].flatten(0, 1)
-        own = torch.arange(len(self.at), device=self.at.device) * BLOCK + self.at
-        entered = rows.index_put((own,), entry)
-        return torch.unflatten(entered, 0, (-1, BLOCK))
+        own = self.own[name]
+        if torch.onnx.is_in_onnx_export():  # torch's way there is many nodes
+            entered: Tensor = torch.onnx.ops.symbolic(
+                "ScatterND", (own, self.where, entry), dtype=own.dtype, shape=own.shape
+            )
+            return entered
+        return own.index_put((self.where[:, 0], self.where[:, 1]), entry)
 
 
 class Update(NamedTuple):
@@ -94,15 +101,17 @@ def open_block(
     return past, own, (~begun).to(state[SEEN]).unsqueeze(1) * UNSEEN
 
 
-def hidden_at(at: Tensor, unseen: Tensor, context: int) -> Tensor:
-    """`Block.hidden` of positions at places `at` (B) of the block: (B, 1, S + N)."""
-    places = torch.arange(unseen.shape[-1], device=at.device)
+def block_at(
+    past: State, own: State, unseen: Tensor, where: Tensor, context: int
+) -> Block:
+    """What positions `where` (B, 2) look at, that see `context` positions and nothing `unseen`."""
+    places = torch.arange(unseen.shape[-1], device=unseen.device)
     lag = places[-BLOCK:].unsqueeze(-1) - places  # (N, S + N)
-    near = (lag >= 0) & (lag < context)
-    return unseen + ((~near).to(unseen) * UNSEEN)[at].unsqueeze(1)
+    far = ((lag < 0) | (lag >= context)).to(unseen) * UNSEEN
+    return Block(past, own, where, unseen + far.unsqueeze(1).index_select(0, where[:, 1]))
 
 
-def close_block(window: Tensor, entries: Tensor, num_steps: Tensor) -> Tensor:
+def close_window(window: Tensor, entries: Tensor, num_steps: Tensor) -> Tensor:
     """A window (B, S, ...) after the first `num_steps` (B) of entries (K, B, ...)."""
     both = torch.cat([window, entries.transpose(0, 1)], 1)  # (B, S + K, ...)
     kept = torch.arange(window.shape[1], device=window.device) + num_steps.unsqueeze(-1)
@@ -116,8 +125,8 @@ def scores(rows: Tensor, past: Tensor, own: Tensor) -> Tensor:
 
 def mean(shares: Tensor, past: Tensor, own: Tensor) -> Tensor:
     """Sums of values (B, S, F) and (B, N, F) by shares (B, h, S + N): (B, h, F)."""
-    S = past.shape[1]
-    return shares[..., :S] @ past + shares[..., S:] @ own
+    of_past, of_own = shares.split([past.shape[1], own.shape[1]], -1)
+    return of_past @ past + of_own @ own
 
 
 def _pick(window: Tensor, at: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from train.group_attention import Heads, attend, attend_in_block, turn_at, turned
+from train.group_attention import Heads, Turn, attend, attend_in_block, turned, turns_at
 from train.groups.choice import group_names, make_group
 from train.mixing import MIXINGS, Mixing, step
 from train.model import State, Target, Weights, drive
@@ -161,23 +161,30 @@ class OsmFormer(Windowed):
 
     def placed(self, weights: Weights, entries: State, places: Tensor) -> State:
         """R_j H_j: keys and values at once."""
-        return {
-            name: turned(self.group, H, self._turn(weights, name, places))
-            for name, H in entries.items()
-        }
+        placed = State()
+        for name, H in entries.items():
+            cos, sin = self._turns(weights, name, places)
+            placed[name] = turned(self.group, H, (cos[:, 0], sin[:, 0]))
+        return placed
 
     def update_in_block(self, weights: Weights, state: State, block: Block, x: Tensor) -> Update:
         """All layers at one position."""
         del state
         M, H = drive(weights["input"], x), self._start(weights, x)  # (B, n, n)
-        own, entries, place = State(), State(), block.at.unsqueeze(-1) + self.config.context - 1
+        own, entries, places = State(), State(), block.places()
         for layer in range(self.config.layers):
             name = f"layers.{layer}"
-            entries[name], turn = H, self._turn(weights, name, place)
-            key = turned(self.group, H.unsqueeze(1), turn)  # (B, 1, 2pn)
-            own[name] = block.enter(name, key.squeeze(1))
-            keys, heads = (block.past[name], own[name]), self._heads(weights, name)
-            A = attend_in_block(self.group, heads, key, turn, keys, block.hidden)
+            entries[name], (cos, sin) = H, self._turns(weights, name, places)
+            turns = turned(self.group, H.unsqueeze(1), (cos, sin))  # (B, 1 + h, nn)
+            own[name] = block.enter(name, turns[:, 0])
+            A = attend_in_block(
+                self.group,
+                turns[:, 1:],
+                (cos[:, 0], sin[:, 0]),
+                block.past[name],
+                own[name],
+                block.hidden,
+            )
             H = self._move(weights, f"{name}.attention", H, A)
             H = self._move(weights, f"{name}.grounding", H, M)
         return Update({"H": H}, own, entries)
@@ -223,9 +230,9 @@ class OsmFormer(Windowed):
     def _heads(self, weights: Weights, layer: str) -> Heads:
         return Heads(*(weights[f"{layer}.attention.{field}"] for field in Heads._fields))
 
-    def _turn(self, weights: Weights, layer: str, places: Tensor) -> tuple[Tensor, Tensor]:
+    def _turns(self, weights: Weights, layer: str, places: Tensor) -> Turn:
         num_places = self.config.context - 1 + BLOCK
-        return turn_at(self.group, self._heads(weights, layer), places, num_places)
+        return turns_at(self.group, self._heads(weights, layer), places, num_places)
 
     def _start(self, weights: Weights, xs: Tensor) -> Tensor:
         """exp(proj M_x); of characters once a character, of vectors once a position."""

@@ -28,6 +28,7 @@ MAX_LAYERS = 64
 MAX_CONTEXT = 4096
 MAX_FEED_FORWARD = 64
 
+Turn = tuple[Tensor, Tensor, Tensor]  # cosines, sines, and of each number the other of its plane
 Attend = Callable[[str, Tensor, Tensor, Tensor], Tensor]
 
 
@@ -138,28 +139,27 @@ class Transformer(Windowed):
     def placed(self, weights: Weights, entries: State, places: Tensor) -> State:
         """Keys turned by their places, values as they are."""
         del weights
+        turn = self._turn(places)
         return {
-            name: self._turned(entry, places) if name.endswith("keys") else entry
+            name: _turned(entry, turn) if name.endswith("keys") else entry
             for name, entry in entries.items()
         }
 
     def update_in_block(self, weights: Weights, state: State, block: Block, x: Tensor) -> Update:
         """One position; each head is a row (d) that is 0 outside of the head."""
         del state
-        own, entries = State(), State()
-        place = block.at.unsqueeze(-1) + self.config.context
+        own, entries, turn = State(), State(), self._turn(block.places())
         size = self.config.d // self.config.heads
         heads = torch.eye(self.config.heads).repeat_interleave(size, 1).to(self.input)  # (H, d)
         scaled = heads / math.sqrt(size)
 
         def attend(layer: str, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
             names = (f"{layer}.keys", f"{layer}.values")
-            new = dict(zip(names, (keys, values), strict=True))
-            entries.update(new)
-            ready = self.placed(weights, {n: v.unsqueeze(1) for n, v in new.items()}, place)
-            own.update({n: block.enter(n, v.squeeze(1)) for n, v in ready.items()})
-            rows = self._turned(queries.unsqueeze(1), place) * scaled  # (B, H, d)
-            past_keys, past_values = (block.past[n] for n in names)
+            entries.update(zip(names, (keys, values), strict=True))
+            own[names[0]] = block.enter(names[0], _turned(keys, turn))
+            own[names[1]] = block.enter(names[1], values)
+            rows = _turned(queries, turn).unsqueeze(1) * scaled  # (B, H, d)
+            past_keys, past_values = (block.past[name] for name in names)
             shares = (scores(rows, past_keys, own[names[0]]) + block.hidden).softmax(-1)
             return (mean(shares, past_values, own[names[1]]) * heads).sum(1)
 
@@ -219,11 +219,19 @@ class Transformer(Windowed):
             x = x + _mlp(weights, f"layers.{k}.mlp", x)
         return _normalise(x, weights["norm"])
 
-    def _turned(self, x: Tensor, places: Tensor) -> Tensor:
-        """x (B, M, d) with its planes turned by places (M) or (B, M), from one table."""
-        angles = _angles(self.config.context + BLOCK, self.config.d // self.config.heads)
-        cos, sin = (table.to(x)[places].unsqueeze(-2) for table in (angles.cos(), angles.sin()))
-        return _rotate(torch.unflatten(x, -1, (self.config.heads, -1)), cos, sin).flatten(-2)
+    def _turn(self, places: Tensor) -> Turn:
+        """What `_turned` needs at places (M) of past and block, from one table.
+
+        So no bit depends on which other places are asked for.
+        """
+        heads, half = self.config.heads, self.config.d // self.config.heads // 2
+        angles = _angles(self.config.context + BLOCK, 2 * half).repeat(1, 2 * heads)  # (S + N, d)
+        sign = torch.tensor([-1.0, 1.0]).repeat_interleave(half).repeat(heads)
+        other = torch.arange(self.config.d).view(heads, 2, half).flip(1).flatten()
+        cos, sin, other = (
+            value.to(self.input.device) for value in (angles.cos(), angles.sin() * sign, other)
+        )
+        return cos.index_select(0, places), sin.index_select(0, places), other
 
 
 def _attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, heads: int) -> Tensor:
@@ -254,6 +262,12 @@ def _angles(S: int, size: int) -> Tensor:
     return torch.arange(float(S)).unsqueeze(-1) * speeds
 
 
+def _turned(x: Tensor, turn: Turn) -> Tensor:
+    """`_rotate` of all heads side by side: x (..., d) by cosines and sines (..., d)."""
+    cos, sin, other = turn
+    return cos * x + sin * x.index_select(-1, other)
+
+
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Planes of x (..., d/H), of which the halves hold first and second rows, turned."""
     a, b = x.chunk(2, -1)
@@ -267,7 +281,7 @@ def _mlp(weights: Weights, name: str, x: Tensor) -> Tensor:
 
 
 def _normalise(x: Tensor, scale: Tensor) -> Tensor:
-    return x * (x.square().mean(-1, keepdim=True) + EPSILON).rsqrt() * scale
+    return x / (x.square().mean(-1, keepdim=True) + EPSILON).sqrt() * scale  # one node when served
 
 
 def _layer(config: TransformerConfig, generator: torch.Generator | None) -> nn.ModuleDict:
