@@ -75,7 +75,7 @@ class ReadoutThenUpdateInBlock(torch.nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(  # noqa: PLR0913
+    def forward(
         self,
         state: State,
         past: State,
@@ -150,9 +150,7 @@ def _export_opening(
     return piece, *whole
 
 
-def _export_step(
-    model: Windowed, weights: Weights, state: State, past: State, own: State
-) -> Piece:
+def _export_step(model: Windowed, weights: Weights, state: State, past: State, own: State) -> Piece:
     where, x = torch.tensor([[0, 0], [1, 1], [2, 2]]), torch.tensor([0, 1, 0])
     unseen = torch.zeros(3, 1, next(iter(past.values())).shape[1] + BLOCK)
     tensors = [dict.fromkeys(value, BATCH) for value in (state, past, own)]

@@ -36,8 +36,8 @@ class ReadoutThenUpdate(torch.nn.Module):
 
     def forward(self, state: State, x: Tensor, weights: Weights) -> tuple[Tensor, State]:
         """What one step of `advance` needs of a family."""
-        logits = self.model.readout(weights, state)
-        return logits, self.model.update(weights, state, x)
+        new = self.model.update(weights, state, x)
+        return self.model.readout(weights, state), {name: new[name] for name in state}
 
 
 class Correct(torch.nn.Module):

@@ -31,9 +31,10 @@ bias), and `logits` (K, B, V) before the character of step k.
 character is forced or sampled, and then the state takes it in.
 
 **Correction.** At positions that are multiples of `correct_every` the state is first put back on
-its group (0: never). Only the first step of a run can do that, so a run MUST NOT carry a row across
-such a position: `num_steps <= correct_every - position % correct_every`. Then the bits of a stream
-depend on its characters alone, not on how runs were cut.
+its group, or the windows that attention looks at are moved on (0: never). Only the first step of a
+run can do that, so a run MUST NOT carry a row across such a position:
+`num_steps <= correct_every - position % correct_every`. Then the bits of a stream depend on its
+characters alone, not on how runs were cut.
 
 **Targets** are what ablations may edit: a weight of weights.safetensors, or a slice of it.
 Standard library only: every room may read this contract.
@@ -88,7 +89,7 @@ class GraphSpec:
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    correct_every: int  # positions between corrections of the state; 0: never
+    correct_every: int  # positions that runs end at the multiples of; 0: anywhere
     max_steps: int  # K that runs are cut into
     opset: int
     ir_version: int

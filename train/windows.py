@@ -101,9 +101,7 @@ def open_block(
     return past, own, (~begun).to(state[SEEN]).unsqueeze(1) * UNSEEN
 
 
-def block_at(
-    past: State, own: State, unseen: Tensor, where: Tensor, context: int
-) -> Block:
+def block_at(past: State, own: State, unseen: Tensor, where: Tensor, context: int) -> Block:
     """What positions `where` (B, 2) look at, that see `context` positions and nothing `unseen`."""
     places = torch.arange(unseen.shape[-1], device=unseen.device)
     lag = places[-BLOCK:].unsqueeze(-1) - places  # (N, S + N)
