@@ -146,8 +146,8 @@ def _export_opening(
         "opening.",
         [*(f"past.{name}" for name in past), *(f"own.{name}" for name in own), "unseen"],
     )
-    whole = ({name: value.contiguous() for name, value in part.items()} for part in (past, own))
-    return piece, *whole
+    past, own = ({n: v.contiguous() for n, v in part.items()} for part in (past, own))
+    return piece, past, own
 
 
 def _export_step(model: Windowed, weights: Weights, state: State, past: State, own: State) -> Piece:

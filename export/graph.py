@@ -2,8 +2,8 @@
 
 One way for every text family. The torch model's readout and update are exported once, with the
 effective weights as named inputs; their nodes become the body of a Scan, with the sampler between
-them; what depends on weights alone moves out of the loop. `serve.manifest` is the page that says
-what the graph's inputs and outputs mean.
+them; what depends on weights alone moves out of the loop, and so do windows of attention
+(`export.blocks`). `serve.manifest` is the page that says what the graph's inputs and outputs mean.
 
 Letters: B batch, K steps, V vocabulary.
 """

@@ -133,7 +133,7 @@ def build(model: Windowed) -> Graph:
 @functools.cache
 def graph_of(name: str) -> Graph:
     """A window that is longer than a block and no multiple of it."""
-    sizes = {"transformer": {"d": 24}, "osm-former": {"d": 3, "group": "su"}}[name]
+    sizes: dict[str, Any] = {"d": 24} if name == "transformer" else {"d": 3, "group": "su"}
     return build(make(name, context=21, **sizes))
 
 

@@ -97,7 +97,7 @@ def attend_in_block(
     """
     share = (scores(rows, past, own) + hidden).softmax(-1).sum(1, keepdim=True)  # (B, 1, S + N)
     mixed = torch.unflatten(mean(share, past, own).squeeze(1), 1, (group.size, -1))
-    return turned(group, mixed, (turn[0], -turn[1])).unflatten(1, (group.size, -1))
+    return torch.unflatten(turned(group, mixed, (turn[0], -turn[1])), 1, (group.size, -1))
 
 
 def _angles(group: Group, heads: Heads, H: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:

@@ -123,7 +123,7 @@ def scores(rows: Tensor, past: Tensor, own: Tensor) -> Tensor:
 
 def mean(shares: Tensor, past: Tensor, own: Tensor) -> Tensor:
     """Sums of values (B, S, F) and (B, N, F) by shares (B, h, S + N): (B, h, F)."""
-    of_past, of_own = shares.split([past.shape[1], own.shape[1]], -1)
+    of_past, of_own = torch.split(shares, [past.shape[1], own.shape[1]], -1)
     return of_past @ past + of_own @ own
 
 

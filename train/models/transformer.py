@@ -111,7 +111,7 @@ class Transformer(Windowed):
     def init_state(self, batch: int) -> State:
         """Nothing was read: zeros, of which none was seen."""
         W, d = self.config.context, self.config.d
-        shapes = dict.fromkeys(self.windows(), (batch, W, d))
+        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(self._memories(), (batch, W, d))
         shapes |= {SEEN: (batch, W), "output": (batch, d)}
         return {name: torch.zeros(shape).to(self.input) for name, shape in shapes.items()}
 
@@ -134,7 +134,7 @@ class Transformer(Windowed):
 
     def windows(self) -> tuple[str, ...]:
         """Keys and values of all layers."""
-        return (*(f"layers.{k}.{name}" for k in self._ks() for name in ("keys", "values")), SEEN)
+        return (*self._memories(), SEEN)
 
     def placed(self, weights: Weights, entries: State, places: Tensor) -> State:
         """Keys turned by their places, values as they are."""
@@ -151,14 +151,13 @@ class Transformer(Windowed):
         own, entries, turn = State(), State(), self._turn(block.places())
         size = self.config.d // self.config.heads
         heads = torch.eye(self.config.heads).repeat_interleave(size, 1).to(self.input)  # (H, d)
-        scaled = heads / math.sqrt(size)
 
         def attend(layer: str, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
             names = (f"{layer}.keys", f"{layer}.values")
             entries.update(zip(names, (keys, values), strict=True))
             own[names[0]] = block.enter(names[0], _turned(keys, turn))
             own[names[1]] = block.enter(names[1], values)
-            rows = _turned(queries, turn).unsqueeze(1) * scaled  # (B, H, d)
+            rows = _turned(queries, turn).unsqueeze(1) * (heads / math.sqrt(size))  # (B, H, d)
             past_keys, past_values = (block.past[name] for name in names)
             shares = (scores(rows, past_keys, own[names[0]]) + block.hidden).softmax(-1)
             return (mean(shares, past_values, own[names[1]]) * heads).sum(1)
@@ -191,6 +190,9 @@ class Transformer(Windowed):
     def _ks(self) -> range:
         return range(self.config.layers)
 
+    def _memories(self) -> list[str]:
+        return [f"layers.{k}.{name}" for k in self._ks() for name in ("keys", "values")]
+
     def _read(self, weights: Weights, state: State, x: Tensor) -> tuple[State, Tensor]:
         """The state after x (B, T, d), and the outputs of all its positions (B, T, d)."""
         T, heads = x.shape[1], self.config.heads
@@ -220,18 +222,13 @@ class Transformer(Windowed):
         return _normalise(x, weights["norm"])
 
     def _turn(self, places: Tensor) -> Turn:
-        """What `_turned` needs at places (M) of past and block, from one table.
-
-        So no bit depends on which other places are asked for.
-        """
+        """What `_turned` needs at places (M); from one table, so that others change no bit."""
         heads, half = self.config.heads, self.config.d // self.config.heads // 2
         angles = _angles(self.config.context + BLOCK, 2 * half).repeat(1, 2 * heads)  # (S + N, d)
         sign = torch.tensor([-1.0, 1.0]).repeat_interleave(half).repeat(heads)
+        cos, sin = (value.to(self.input) for value in (angles.cos(), angles.sin() * sign))
         other = torch.arange(self.config.d).view(heads, 2, half).flip(1).flatten()
-        cos, sin, other = (
-            value.to(self.input.device) for value in (angles.cos(), angles.sin() * sign, other)
-        )
-        return cos.index_select(0, places), sin.index_select(0, places), other
+        return cos.index_select(0, places), sin.index_select(0, places), other.to(places.device)
 
 
 def _attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, heads: int) -> Tensor:
