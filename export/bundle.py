@@ -14,7 +14,7 @@ from typing import Any
 import onnx
 import torch
 
-from export.graph import MAX_STEPS, build_advance
+from export.graph import MAX_STEPS, build_advance, runs_end_every
 from export.matrix_exp import body_range, body_squarings
 from export.parity import ParityError, Subject, measure_parity
 from export.place import refuse_other_things, whole_folder
@@ -160,6 +160,7 @@ def _fill(
 ) -> Manifest:
     weights, random = model.weights(), _random_twin(config)
     graph, squarings = _build(model, random, task)
+    every = runs_end_every(model) if task is None else model.correct_every
     _write_graph(part, graph, model, weights)
     parity = _compare(part, graph, model, random, task, quiet)
     files = [GRAPH_FILE, WEIGHTS_FILE]
@@ -177,7 +178,7 @@ def _fill(
         vocabulary=tuple(config["vocabulary"]),
         task=None if task is None else task.spec,
         states=_states(graph, model),
-        graph=_graph_spec(graph, model, squarings),
+        graph=_graph_spec(graph, squarings, every),
         targets=_targets(model, weights),
         training=training,
         parity=parity,
@@ -254,12 +255,12 @@ def _states(graph: onnx.ModelProto, model: Model) -> tuple[StateSpec, ...]:
     )
 
 
-def _graph_spec(graph: onnx.ModelProto, model: Model, squarings: int) -> GraphSpec:
+def _graph_spec(graph: onnx.ModelProto, squarings: int, every: int) -> GraphSpec:
     uses_exp = any(function.name == "MatrixExp" for function in graph.functions)
     return GraphSpec(
         inputs=tuple(_tensor_spec(value) for value in graph.graph.input),
         outputs=tuple(_tensor_spec(value) for value in graph.graph.output),
-        correct_every=model.correct_every,
+        correct_every=every,
         max_steps=MAX_STEPS,
         opset=OPSET,
         ir_version=IR_VERSION,

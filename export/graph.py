@@ -2,8 +2,8 @@
 
 One way for every text family. The torch model's readout and update are exported once, with the
 effective weights as named inputs; their nodes become the body of a Scan, with the sampler between
-them; what depends on weights alone moves out of the loop. `serve.manifest` is the page that says
-what the graph's inputs and outputs mean.
+them; what depends on weights alone moves out of the loop, and so do windows of attention
+(`export.blocks`). `serve.manifest` is the page that says what the graph's inputs and outputs mean.
 
 Letters: B batch, K steps, V vocabulary.
 """
@@ -13,23 +13,28 @@ from collections.abc import Iterable, Sequence
 import onnx
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper
 
+from export.blocks import Blocks, export_loop, has_windows
 from export.operators import operator_functions
 from export.sampler import outcome_nodes, sampler_nodes
-from export.step import STEP, Piece, export_correction, export_step
+from export.step import STEP, Piece, export_correction
 from serve.manifest import DOMAIN, IR_VERSION, OPSET, VERSION
 from train.model import Model, State, Weights
+from train.windows import BLOCK
 
 MAX_STEPS = 16  # K that runs are cut into: as good as 64, and four times as prompt
 
 
 def build_advance(model: Model, weights: Weights, squarings: int) -> onnx.ModelProto:
     """The whole model file, its weights still named inputs without values."""
-    piece = export_step(model, weights)
+    piece, blocks = export_loop(model, weights, "start." if model.correct_every else "state.")
     state = {name: value[:1] for name, value in model.init_state(1).items()}
     V = int(model.readout(weights, state).shape[-1])
-    hoisted, body = scan_body(piece, state, V)
+    carried = {name: value for name, value in state.items() if name not in blocks.windows}
+    hoisted, body = scan_body(piece, carried, V, blocks)
     correction = export_correction(model, state) if model.correct_every else None
-    graph = _main_graph(state, V, model.correct_every, correction, hoisted, body, piece.constants)
+    graph = _main_graph(
+        state, V, model.correct_every, correction, hoisted, body, piece.constants, blocks
+    )
     return model_file(graph, squarings)
 
 
@@ -46,22 +51,38 @@ def model_file(graph: GraphProto, squarings: int) -> onnx.ModelProto:
     )
 
 
-def scan_body(piece: Piece, state: State, V: int) -> tuple[list[NodeProto], GraphProto]:
-    """Nodes that depend on weights alone, and the Scan's body over everything else."""
-    moving = {f"{STEP}state_{name}" for name in state} | {f"{STEP}token"}
+def runs_end_every(model: Model) -> int:
+    """Positions that runs must not cross: multiples of this number; 0: there are none."""
+    if not has_windows(model):
+        return model.correct_every
+    assert model.correct_every in (0, BLOCK), "corrections and blocks come at the same positions"
+    return BLOCK
+
+
+def scan_body(
+    piece: Piece, state: State, V: int, blocks: Blocks
+) -> tuple[list[NodeProto], GraphProto]:
+    """Nodes that depend on nothing that moves, and the Scan's body over everything else."""
+    moving = {f"{STEP}state_{name}" for name in state} | {f"{STEP}token", f"{STEP}where"}
+    moving |= {f"{STEP}own_{name}" for name in blocks.own}
     hoisted, inside = split_nodes(piece, moving)
-    logits, *new_states = piece.outputs
+    logits, *others = piece.outputs
+    new_states, block_outputs = others[: len(state)], others[len(state) :]
     inside += sampler_nodes(logits, f"{STEP}token")
     inside += [
         n for name, new in zip(state, new_states, strict=True) for n in keep_nodes(name, new, state)
     ]
-    nodes = sort_nodes(inside)
-    body = helper.make_graph(nodes, "step", _body_inputs(state), _body_outputs(state, V, logits))
+    body = helper.make_graph(
+        sort_nodes(inside),
+        "step",
+        _body_inputs(state, blocks),
+        _body_outputs(state, V, logits, blocks, block_outputs),
+    )
     return hoisted, body
 
 
 def split_nodes(piece: Piece, moving: set[str]) -> tuple[list[NodeProto], list[NodeProto]]:
-    """Nodes that depend on weights alone, and those that `moving` values reach."""
+    """Nodes that depend on nothing that moves, and those that `moving` values reach."""
     moving, hoisted, inside = {*moving}, list[NodeProto](), list[NodeProto]()
     for node in piece.nodes:
         if moving.intersection(node.input):
@@ -109,26 +130,32 @@ def keep_nodes(name: str, new: str, state: State) -> list[NodeProto]:
     ]
 
 
-def _body_inputs(state: State) -> list[ValueInfoProto]:
-    states = [
-        _value(f"{STEP}state_{n}", TensorProto.FLOAT, ["B", *v.shape[1:]]) for n, v in state.items()
-    ]
+def _body_inputs(state: State, blocks: Blocks) -> list[ValueInfoProto]:
     return [
-        *states,
+        *_floats(f"{STEP}state_", state),
+        *_floats(f"{STEP}own_", blocks.own),
         _value(f"{STEP}k", TensorProto.INT64, []),
         _value(f"{STEP}forced", TensorProto.INT64, ["B"]),
         _value(f"{STEP}uniform", TensorProto.FLOAT, ["B", 1]),
+        *([_value(f"{STEP}where", TensorProto.INT64, ["B", 2])] if blocks.windows else []),
     ]
 
 
-def _body_outputs(state: State, V: int, logits: str) -> list[ValueInfoProto]:
-    states = [
-        _value(f"{STEP}next_{n}", TensorProto.FLOAT, ["B", *v.shape[1:]]) for n, v in state.items()
+def _body_outputs(
+    state: State, V: int, logits: str, blocks: Blocks, block_outputs: Sequence[str]
+) -> list[ValueInfoProto]:
+    # A row that rests may leave anything in its block: it is closed after the steps it has taken.
+    shapes = [value.shape[1:] for value in (*blocks.own.values(), *blocks.entries.values())]
+    values = [
+        _value(name, TensorProto.FLOAT, ["B", *shape])
+        for name, shape in zip(block_outputs, shapes, strict=True)
     ]
     return [
-        *states,
+        *_floats(f"{STEP}next_", state),
+        *values[: len(blocks.own)],
         _value(f"{STEP}token", TensorProto.INT64, ["B"]),
         _value(logits, TensorProto.FLOAT, ["B", V]),
+        *values[len(blocks.own) :],
     ]
 
 
@@ -140,24 +167,38 @@ def _main_graph(
     hoisted: list[NodeProto],
     body: GraphProto,
     constants: list[TensorProto],
+    blocks: Blocks,
 ) -> GraphProto:
-    start, nodes = {name: f"state.{name}" for name in state}, [*hoisted]
+    start, nodes = {name: f"state.{name}" for name in state}, list[NodeProto]()
     if correction is not None:
         nodes += correction_nodes(state, correct_every, correction)
         start = {name: f"start.{name}" for name in state}
+    carried, places = [name for name in state if name not in blocks.windows], blocks.place_nodes()
     scan = helper.make_node(
         "Scan",
-        [*start.values(), "k", "forced", "uniforms"],
-        [*(f"next.{name}" for name in state), "all_tokens", "logits"],
+        [
+            *(start[name] for name in carried),
+            *(f"own.{name}" for name in blocks.own),
+            *("k", "forced", "uniforms", *(["block_where"] if places else [])),
+        ],
+        [
+            *(f"next.{name}" for name in carried),
+            *(f"own_after.{name}" for name in blocks.own),
+            *("all_tokens", "logits"),
+            *(f"entries.{name}" for name in blocks.entries),
+        ],
         body=body,
-        num_scan_inputs=3,
+        num_scan_inputs=4 if places else 3,
     )
+    nodes += [*blocks.opening.nodes, *hoisted, *_setting_nodes(V), *places, scan]
+    nodes += [*blocks.closing.nodes, *outcome_nodes("all_tokens", "logits", V)]
+    inner = [*blocks.opening.constants, *blocks.closing.constants]
     return helper.make_graph(
-        [*nodes, *_setting_nodes(V), scan, *outcome_nodes("all_tokens", "logits", V)],
+        nodes,
         "advance",
         _main_inputs(state, V),
         _main_outputs(state, V),
-        [*constants, *(correction.constants if correction else [])],
+        [*constants, *(correction.constants if correction else []), *inner],
     )
 
 
@@ -219,9 +260,8 @@ def _setting_nodes(V: int) -> list[NodeProto]:
 
 def _main_inputs(state: State, V: int) -> list[ValueInfoProto]:
     FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
-    states = [_value(f"state.{n}", FLOAT, ["B", *v.shape[1:]]) for n, v in state.items()]
     return [
-        *states,
+        *_floats("state.", state),
         _value("position", INT64, ["B"]),
         _value("forced", INT64, ["K", "B"]),
         _value("num_steps", INT64, ["B"]),
@@ -235,13 +275,16 @@ def _main_inputs(state: State, V: int) -> list[ValueInfoProto]:
 
 def _main_outputs(state: State, V: int) -> list[ValueInfoProto]:
     FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
-    states = [_value(f"next.{n}", FLOAT, ["B", *v.shape[1:]]) for n, v in state.items()]
     return [
-        *states,
+        *_floats("next.", state),
         _value("tokens", INT64, ["K", "B"]),
         _value("logprob", FLOAT, ["K", "B"]),
         _value("logits", FLOAT, ["K", "B", V]),
     ]
+
+
+def _floats(prefix: str, values: State) -> list[ValueInfoProto]:
+    return [_value(prefix + n, TensorProto.FLOAT, ["B", *v.shape[1:]]) for n, v in values.items()]
 
 
 def _value(name: str, dtype: int, shape: Sequence[int | str]) -> ValueInfoProto:

@@ -36,8 +36,8 @@ class ReadoutThenUpdate(torch.nn.Module):
 
     def forward(self, state: State, x: Tensor, weights: Weights) -> tuple[Tensor, State]:
         """What one step of `advance` needs of a family."""
-        logits = self.model.readout(weights, state)
-        return logits, self.model.update(weights, state, x)
+        new = self.model.update(weights, state, x)
+        return self.model.readout(weights, state), {name: new[name] for name in state}
 
 
 class UpdateThenReadout(torch.nn.Module):
@@ -49,8 +49,8 @@ class UpdateThenReadout(torch.nn.Module):
 
     def forward(self, state: State, x: Tensor, weights: Weights) -> tuple[Tensor, State]:
         """What one step of a task's `advance` needs of a family."""
-        state, y = self.model.step(weights, state, x)
-        return y, state
+        new, y = self.model.step(weights, state, x)
+        return y, {name: new[name] for name in state}
 
 
 class Correct(torch.nn.Module):
@@ -85,8 +85,24 @@ def export_task_step(model: Model, weights: Weights, characters: bool) -> Piece:
 def export_correction(model: Model, state: State) -> Piece:
     """`Model.correct`, from torch: inputs `state.*`."""
     batch = {name: value.expand(3, *value.shape[1:]).clone() for name, value in state.items()}
-    proto = _export(Correct(model), (batch, {}), ({name: {0: "B"} for name in state},))
-    return _rename(proto, [f"state.{name}" for name in state], "correct.")
+    dynamic, given = ({name: {0: "B"} for name in state},), [f"state.{name}" for name in state]
+    return trace(Correct(model), (batch, {}), dynamic, given, "correct.")
+
+
+def trace(
+    module: torch.nn.Module,
+    inputs: tuple[object, ...],
+    shapes: object,
+    given: Sequence[str],
+    prefix: str,
+    results: Sequence[str] = (),
+) -> Piece:
+    """A module's nodes: inputs are called as `given`, outputs as `results`, all else `prefix`ed."""
+    graph = _export(module, inputs, shapes)
+    used = {i.name: name for i, name in zip(graph.input, given, strict=True)}
+    if results:
+        used |= {o.name: name for o, name in zip(graph.output, results, strict=True)}
+    return _rename(graph, used, prefix)
 
 
 def _export_fold(
@@ -94,9 +110,8 @@ def _export_fold(
 ) -> Piece:
     state = model.init_state(len(x))
     dynamic = ({name: {0: "B"} for name in state}, {0: "B"}, {name: None for name in weights})
-    proto = _export(module, (state, x, weights, {}), dynamic)
     given = [f"{STEP}state_{name}" for name in state] + [f"{STEP}{name}", *weights]
-    return _rename(proto, given, STEP)
+    return trace(module, (state, x, weights, {}), dynamic, given, STEP)
 
 
 def _export(module: torch.nn.Module, inputs: tuple[object, ...], shapes: object) -> GraphProto:
@@ -120,9 +135,7 @@ def _export(module: torch.nn.Module, inputs: tuple[object, ...], shapes: object)
     return proto.graph
 
 
-def _rename(graph: GraphProto, given: Sequence[str], prefix: str) -> Piece:
-    used = {i.name: name for i, name in zip(graph.input, given, strict=True)}
-
+def _rename(graph: GraphProto, used: dict[str, str], prefix: str) -> Piece:
     def new(name: str) -> str:
         return used.get(name, prefix + name) if name else ""
 

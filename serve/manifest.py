@@ -37,9 +37,10 @@ bias), and `logits` (K, B, V) before the character of step k.
 character is forced or sampled, and then the state takes it in.
 
 **Correction.** At positions that are multiples of `correct_every` the state is first put back on
-its group (0: never). Only the first step of a run can do that, so a run MUST NOT carry a row across
-such a position: `num_steps <= correct_every - position % correct_every`. Then the bits of a stream
-depend on its characters alone, not on how runs were cut.
+its group, or the windows that attention looks at are moved on (0: never). Only the first step of a
+run can do that, so a run MUST NOT carry a row across such a position:
+`num_steps <= correct_every - position % correct_every`. Then the bits of a stream depend on its
+characters alone, not on how runs were cut.
 
 **The graph `advance` of a task** has the inputs state tensors, `position` and `num_steps` as above,
 and `inputs`, what each stream takes at step k: (K, B) int64 where `task.inputs` is "characters",

@@ -177,7 +177,7 @@ def test_a_fresh_stream_looks_at_what_it_has_read_alone() -> None:
     weights, fresh = model.weights(), model.init_state(B)
     noise = {name: torch.randn(s.shape, generator=generator(2)) for name, s in fresh.items()}
     _, expected = model.scan(weights, fresh, xs)
-    _, ys = model.scan(weights, noise | {"valid": fresh["valid"]}, xs)
+    _, ys = model.scan(weights, noise | {"seen": fresh["seen"]}, xs)
     assert torch.equal(ys, expected)
 
 
@@ -189,7 +189,7 @@ def test_the_state_of_the_transformer_is_a_bounded_window_of_float32() -> None:
         state, _ = model.scan(model.weights(), model.init_state(B), characters(length, B))
         assert {name: value.shape for name, value in state.items()} == shapes
         assert all(value.dtype == torch.float32 for value in state.values())
-        assert torch.equal(state["valid"].sum(1), torch.full((B,), float(min(length, 5))))
+        assert torch.equal(state["seen"].sum(1), torch.full((B,), float(min(length, 5))))
 
 
 @pytest.mark.parametrize("head", range(4))

@@ -137,11 +137,13 @@ def make_feeds(small: Exported, B: int, K: int, seed: int) -> Arrays:
     """Inputs of `advance` of every kind: positions, lengths, forced or not, all settings."""
     rng = np.random.default_rng([seed, B, K])
     normal = rng.normal(0.0, 1.0, (B, small.V))
+    position = rng.integers(0, 4, B) * 16 + rng.choice([0, 0, 1, 7, 15], B)
+    left = small.every - position % small.every if small.every else K
     return {
         **{f"state.{name}": value.numpy() for name, value in wander(small, B, rng).items()},
-        "position": rng.integers(0, 4, B) * 16 + rng.choice([0, 0, 1, 7, 15], B),
+        "position": position,
         "forced": np.where(rng.random((K, B)) < 0.5, rng.integers(0, small.V, (K, B)), -1),
-        "num_steps": rng.choice([0, K // 2, K, K], B),
+        "num_steps": np.minimum(rng.choice([0, K // 2, K, K], B), left),
         "uniform": (rng.integers(0, UNIFORM_STEPS, (K, B)) / UNIFORM_STEPS).astype(np.float32),
         "temperature": rng.choice([0.0, 0.7, 1.0, 1.3], B).astype(np.float32),
         "top_k": rng.choice([0, 0, 1, 3], B),
@@ -433,7 +435,10 @@ def test_a_correction_is_applied_where_it_is_due_and_nowhere_else(small: Exporte
     never = small.session.run(feeds | {"position": np.ones(4, np.int64)})
     found = small.session.run(feeds)
     same = [row_outputs(found, row) == row_outputs(never, row) for row in range(4)]
-    assert same == ([False, False, True, True] if small.every == 16 else [True] * 4)
+    if small.model.correct_every or not small.every:
+        assert same == ([False, False, True, True] if small.every == 16 else [True] * 4)
+    else:  # in another place of its block a position adds in another order
+        assert same[2:] == [True, True] and largest_error(found, never) <= CLOSE
 
 
 # Ablations are edits of effective weights by name

@@ -16,7 +16,10 @@ import torch
 from torch import Tensor
 
 from train.groups.group import Group
-from train.positions import from_planes, to_planes, with_still_plane
+from train.positions import from_planes, partners, row_angles, to_planes, with_still_plane
+from train.windows import mean, scores
+
+Turn = tuple[Tensor, Tensor]  # cosines and sines of angles
 
 
 class Heads(NamedTuple):
@@ -52,18 +55,49 @@ def attend(group: Group, heads: Heads, H: Tensor, keys: Tensor, hidden: Tensor) 
 def attend_reference(group: Group, heads: Heads, H: Tensor, keys: Tensor, hidden: Tensor) -> Tensor:
     """`attend` in real numbers: what is exported."""
     T, places, sought = H.shape[1], *_angles(group, heads, H, keys)
-    G = torch.cat(_rotate(to_planes(group, keys), places), dim=-2).flatten(2)  # (B, S, 2pn)
+    G = torch.cat(_rotate(to_planes(group, keys), _turn_by(places)), dim=-2).flatten(2)
     own = to_planes(group, H.unsqueeze(1))
-    Q = torch.cat(_rotate(own, sought), dim=-2).flatten(3)  # (B, h, T, 2pn)
+    Q = torch.cat(_rotate(own, _turn_by(sought)), dim=-2).flatten(3)  # (B, h, T, 2pn)
     # Heads are rows: a batch of one is then the same product as one of many, bit for bit.
     scores = torch.unflatten(Q.flatten(1, 2) @ G.mT, 1, (-1, T))  # (B, h, T, S)
     scaled = scores * _scaled_sharpness(group, heads).view(-1, 1, 1)
     share = (scaled + hidden).softmax(-1).sum(1)  # (B, T, S)
     mean = torch.unflatten(share @ G, 2, (-1, group.size))
-    half = mean.shape[2] // 2
-    return from_planes(
-        group, *_rotate((mean[..., :half, :], mean[..., half:, :]), -places[places.shape[0] - T :])
-    )
+    half, back = mean.shape[2] // 2, _turn_by(-places[places.shape[0] - T :])
+    return from_planes(group, *_rotate((mean[..., :half, :], mean[..., half:, :]), back))
+
+
+def turns_at(group: Group, heads: Heads, places: Tensor, num_places: int) -> Turn:
+    """Rows of R, and of β_h R K_h / d for all heads, at places less than `num_places`.
+
+    Cosines and sines (..., 1 + h, n) as `turned` wants them, from one table: then no bit depends on
+    which other places are asked for.
+    """
+    at = torch.arange(num_places).to(heads.frequency).unsqueeze(-1) * heads.frequency
+    phases = torch.cat([torch.zeros_like(heads.phase[:1]), heads.phase])
+    angles = row_angles(group, at.unsqueeze(1) + phases)  # (num_places, 1 + h, n)
+    sharpness = _scaled_sharpness(group, heads)
+    scale = torch.cat([torch.ones_like(sharpness[:1]), sharpness]).unsqueeze(-1)
+    cos, sin = angles.cos() * scale, angles.sin() * scale
+    return cos.index_select(0, places), sin.index_select(0, places)
+
+
+def turned(group: Group, H: Tensor, turn: Turn) -> Tensor:
+    """R H, one number after the other, for R with rows (..., n) and H (..., n, n): (..., nn)."""
+    (cos, sin), others = (part.unsqueeze(-1) for part in turn), partners(group).to(H.device)
+    return (cos * H + sin * H.index_select(-2, others)).flatten(-2)
+
+
+def attend_in_block(
+    group: Group, rows: Tensor, turn: Turn, past: Tensor, own: Tensor, hidden: Tensor
+) -> Tensor:
+    """The mean (B, n, n) for `rows` β_h R K_h H / d (B, h, nn), R of `turn` (B, n).
+
+    Past (B, S, nn) and block (B, N, nn) hold R_j H_j.
+    """
+    share = (scores(rows, past, own) + hidden).softmax(-1).sum(1, keepdim=True)  # (B, 1, S + N)
+    mixed = torch.unflatten(mean(share, past, own).squeeze(1), 1, (group.size, -1))
+    return torch.unflatten(turned(group, mixed, (turn[0], -turn[1])), 1, (group.size, -1))
 
 
 def _angles(group: Group, heads: Heads, H: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
@@ -82,6 +116,10 @@ def _turn(angles: Tensor) -> Tensor:
     return torch.polar(torch.ones_like(angles), angles).unsqueeze(-1)
 
 
-def _rotate(planes: tuple[Tensor, Tensor], angles: Tensor) -> tuple[Tensor, Tensor]:
-    (first, second), cos, sin = planes, angles.cos().unsqueeze(-1), angles.sin().unsqueeze(-1)
+def _turn_by(angles: Tensor) -> Turn:
+    return angles.cos(), angles.sin()
+
+
+def _rotate(planes: tuple[Tensor, ...], turn: Turn) -> tuple[Tensor, Tensor]:
+    (first, second), (cos, sin) = planes, (part.unsqueeze(-1) for part in turn)
     return cos * first - sin * second, sin * first + cos * second

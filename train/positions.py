@@ -49,3 +49,15 @@ def with_still_plane(group: Group, angles: Tensor) -> Tensor:
     if group.size == 2 * num_planes(group):
         return angles
     return torch.cat([angles, torch.zeros_like(angles[..., :1])], dim=-1)
+
+
+def row_angles(group: Group, angles: Tensor) -> Tensor:
+    """Angles θ of rows, with which R X = cos θ · X + sin θ · X[partners]: (..., m) -> (..., n)."""
+    angles = with_still_plane(group, angles).unsqueeze(-1)
+    return from_planes(group, -angles, angles).squeeze(-1)
+
+
+def partners(group: Group) -> Tensor:
+    """The other row of the plane of each row; of a row that is left over, any: (n)."""
+    first, second = to_planes(group, torch.arange(group.size).unsqueeze(-1))
+    return from_planes(group, second, first).squeeze(-1)

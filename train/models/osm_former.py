@@ -21,19 +21,19 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from train.group_attention import Heads, attend
+from train.group_attention import Heads, Turn, attend, attend_in_block, turned, turns_at
 from train.groups.choice import group_names, make_group
 from train.mixing import MIXINGS, Mixing, step
-from train.model import Model, State, Target, Weights, drive
+from train.model import State, Target, Weights, drive
 from train.positions import num_planes
 from train.prototypes import PROTOTYPES, Prototypes, read
 from train.settings import check_choices, check_range
+from train.windows import BLOCK, SEEN, UNSEEN, Block, Update, Windowed
 
 TOKEN_STD = 0.1
 PROTOTYPE_STD = 0.3
 SHARPNESS = 4.0  # of attention at the start: the score of a state with itself
 LONGEST_WAVE = 100.0  # ω_k = 100^(-k/m)
-UNSEEN = -1e30  # score of a place in the window that holds nothing yet
 PHASES = ("attention", "grounding")
 MAX_D, MAX_LAYERS, MAX_CONTEXT = 512, 64, 4096
 
@@ -66,7 +66,7 @@ class OsmFormerConfig:
         check_range("rank", self.rank, 1, MAX_D**2)
 
 
-class OsmFormer(Model):
+class OsmFormer(Windowed):
     """H_i = exp(proj M_x) in layer 0, then in every layer
 
         s_ij = β_h Re tr((R_i K_h H_i)* R_j H_j) / d,   j in i - W + 1 ... i,   α = softmax_j s
@@ -134,7 +134,7 @@ class OsmFormer(Model):
         """An empty window a layer, and H = I: (B, n, n) to read out."""
         n, W = self.group.size, self.config.context
         H = self.group.identity().to(self.tokens).expand(batch, -1, -1).contiguous()
-        seen = {"seen": torch.zeros(batch, W - 1).to(self.tokens)}
+        seen = {SEEN: torch.zeros(batch, W - 1).to(self.tokens)}
         windows = {
             f"layers.{layer}": torch.zeros(batch, W - 1, n, n).to(self.tokens)
             for layer in range(self.config.layers)
@@ -151,9 +151,43 @@ class OsmFormer(Model):
 
     def scan(self, weights: Weights, state: State, xs: Tensor) -> tuple[State, Tensor]:
         """All positions at once, each layer after the other."""
-        fresh = not state["seen"].any()  # then there is nothing to look back at
+        fresh = not state[SEEN].any()  # then there is nothing to look back at
         state, Hs = self._advance(weights, state, xs.transpose(0, 1), fresh)
         return state, self.readout(weights, {"H": Hs.transpose(0, 1)})
+
+    def windows(self) -> tuple[str, ...]:
+        """The states that every layer takes in."""
+        return (*(f"layers.{layer}" for layer in range(self.config.layers)), SEEN)
+
+    def placed(self, weights: Weights, entries: State, places: Tensor) -> State:
+        """R_j H_j: keys and values at once."""
+        placed = State()
+        for name, H in entries.items():
+            cos, sin = self._turns(weights, name, places)
+            placed[name] = turned(self.group, H, (cos[:, 0], sin[:, 0]))
+        return placed
+
+    def update_in_block(self, weights: Weights, state: State, block: Block, x: Tensor) -> Update:
+        """All layers at one position."""
+        del state
+        M, H = drive(weights["input"], x), self._start(weights, x)  # (B, n, n)
+        own, entries, places = State(), State(), block.places()
+        for layer in range(self.config.layers):
+            name = f"layers.{layer}"
+            entries[name], (cos, sin) = H, self._turns(weights, name, places)
+            turns = turned(self.group, H.unsqueeze(1), (cos, sin))  # (B, 1 + h, nn)
+            own[name] = block.enter(name, turns[:, 0])
+            A = attend_in_block(
+                self.group,
+                turns[:, 1:],
+                (cos[:, 0], sin[:, 0]),
+                block.past[name],
+                own[name],
+                block.hidden,
+            )
+            H = self._move(weights, f"{name}.attention", H, A)
+            H = self._move(weights, f"{name}.grounding", H, M)
+        return Update({"H": H}, own, entries)
 
     def elements(self, state: State) -> Tensor:
         """The state that is read out."""
@@ -179,19 +213,26 @@ class OsmFormer(Model):
         """T positions (B, T) through all layers: the state, and the elements (B, T, n, n)."""
         Ms, H = drive(weights["input"], xs), self._start(weights, xs)  # (B, T, n, n)
         T, past = H.shape[1], self.config.context - 1
-        seen = torch.cat([state["seen"], torch.ones_like(Ms[:, :, 0, 0])], dim=1)  # (B, past + T)
-        after = {"seen": seen[:, -past:]}
+        seen = torch.cat([state[SEEN], torch.ones_like(Ms[:, :, 0, 0])], dim=1)  # (B, past + T)
+        after = {SEEN: seen[:, -past:]}
         skipped = past if fresh else 0
         hidden = self._hidden(seen[:, skipped:], T)
         for layer in range(self.config.layers):
             window = state[f"layers.{layer}"]
             after[f"layers.{layer}"] = torch.cat([window[:, T:], H[:, -past:]], dim=1)
             keys = H if fresh else torch.cat([window, H], dim=1)  # (B, past + T, n, n)
-            name = f"layers.{layer}.attention"
-            heads = Heads(*(weights[f"{name}.{field}"] for field in Heads._fields))
-            H = self._move(weights, name, H, attend(self.group, heads, H, keys, hidden))
-            H = self._move(weights, f"layers.{layer}.grounding", H, Ms)
+            name = f"layers.{layer}"
+            A = attend(self.group, self._heads(weights, name), H, keys, hidden)
+            H = self._move(weights, f"{name}.attention", H, A)
+            H = self._move(weights, f"{name}.grounding", H, Ms)
         return {"H": H[:, -1], **after}, H
+
+    def _heads(self, weights: Weights, layer: str) -> Heads:
+        return Heads(*(weights[f"{layer}.attention.{field}"] for field in Heads._fields))
+
+    def _turns(self, weights: Weights, layer: str, places: Tensor) -> Turn:
+        num_places = self.config.context - 1 + BLOCK
+        return turns_at(self.group, self._heads(weights, layer), places, num_places)
 
     def _start(self, weights: Weights, xs: Tensor) -> Tensor:
         """exp(proj M_x); of characters once a character, of vectors once a position."""

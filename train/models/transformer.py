@@ -9,14 +9,16 @@ that may be looked at, W context.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
-from train.model import Model, State, Target, Weights, drive
+from train.model import State, Target, Weights, drive
 from train.settings import check_range
+from train.windows import BLOCK, SEEN, Block, Update, Windowed, mean, scores
 
 ROTARY_BASE = 100.0  # planes turn by 1 to almost 1/100 radian a character
 EPSILON = 1e-6
@@ -25,6 +27,9 @@ MAX_D = 4096
 MAX_LAYERS = 64
 MAX_CONTEXT = 4096
 MAX_FEED_FORWARD = 64
+
+Turn = tuple[Tensor, Tensor, Tensor]  # cosines, sines, and of each number the other of its plane
+Attend = Callable[[str, Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +62,7 @@ class TransformerConfig:
         return int(self.feed_forward * self.d)
 
 
-class Transformer(Model):
+class Transformer(Windowed):
     """x ← x + O attend(Q x̂, K x̂, V x̂),  x ← x + D (silu(G x̂) · U x̂) a layer;  y = P x̂ + p.
 
     x̂ is x / rms(x), times a weight. A position looks at itself and the W - 1 before it.
@@ -78,7 +83,7 @@ class Transformer(Model):
     | `readout`                   | (Y, d) | P     |                       |
     | `readout.bias`              | (Y)    | p     |                       |
 
-    The state: `layers.k.keys` and `.values` (B, W, d), the newest last; `valid` (B, W), 1 where
+    The state: `layers.k.keys` and `.values` (B, W, d), the newest last; `seen` (B, W), 1 where
     there was a position; `output` (B, d), the last x̂, at first 0.
     """
 
@@ -104,10 +109,10 @@ class Transformer(Model):
         return {"input": self.input} | layers | {"norm": self.norm} | readout
 
     def init_state(self, batch: int) -> State:
-        """Nothing was read: zeros, of which none is valid."""
+        """Nothing was read: zeros, of which none was seen."""
         W, d = self.config.context, self.config.d
-        names = [f"layers.{k}.{name}" for k in self._ks() for name in ("keys", "values")]
-        shapes = dict.fromkeys(names, (batch, W, d)) | {"valid": (batch, W), "output": (batch, d)}
+        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(self._memories(), (batch, W, d))
+        shapes |= {SEEN: (batch, W), "output": (batch, d)}
         return {name: torch.zeros(shape).to(self.input) for name, shape in shapes.items()}
 
     def update(self, weights: Weights, state: State, x: Tensor) -> State:
@@ -126,6 +131,39 @@ class Transformer(Model):
             outputs.append(read)
         output = torch.cat(outputs, 1).transpose(0, 1)  # (T, B, d)
         return state, self.readout(weights, {"output": output})
+
+    def windows(self) -> tuple[str, ...]:
+        """Keys and values of all layers."""
+        return (*self._memories(), SEEN)
+
+    def placed(self, weights: Weights, entries: State, places: Tensor) -> State:
+        """Keys turned by their places, values as they are."""
+        del weights
+        turn = self._turn(places)
+        return {
+            name: _turned(entry, turn) if name.endswith("keys") else entry
+            for name, entry in entries.items()
+        }
+
+    def update_in_block(self, weights: Weights, state: State, block: Block, x: Tensor) -> Update:
+        """One position; each head is a row (d) that is 0 outside of the head."""
+        del state
+        own, entries, turn = State(), State(), self._turn(block.places())
+        size = self.config.d // self.config.heads
+        heads = torch.eye(self.config.heads).repeat_interleave(size, 1).to(self.input)  # (H, d)
+
+        def attend(layer: str, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+            names = (f"{layer}.keys", f"{layer}.values")
+            entries.update(zip(names, (keys, values), strict=True))
+            own[names[0]] = block.enter(names[0], _turned(keys, turn))
+            own[names[1]] = block.enter(names[1], values)
+            rows = _turned(queries, turn).unsqueeze(1) * (heads / math.sqrt(size))  # (B, H, d)
+            past_keys, past_values = (block.past[name] for name in names)
+            shares = (scores(rows, past_keys, own[names[0]]) + block.hidden).softmax(-1)
+            return (mean(shares, past_values, own[names[1]]) * heads).sum(1)
+
+        output = self._through(weights, drive(weights["input"], x), attend)
+        return Update({"output": output}, own, entries)
 
     def targets(self) -> list[Target]:
         """Per layer the attention, each of its heads, and the MLP; input and readout."""
@@ -152,59 +190,84 @@ class Transformer(Model):
     def _ks(self) -> range:
         return range(self.config.layers)
 
+    def _memories(self) -> list[str]:
+        return [f"layers.{k}.{name}" for k in self._ks() for name in ("keys", "values")]
+
     def _read(self, weights: Weights, state: State, x: Tensor) -> tuple[State, Tensor]:
         """The state after x (B, T, d), and the outputs of all its positions (B, T, d)."""
-        T = x.shape[1]
-        valid = torch.cat([state["valid"], torch.ones_like(x[..., 0])], 1)  # (B, W + T)
-        mask, new = _mask(valid[:, 1:], T), State()
-        for k in self._ks():
-            x, memory = self._attention(weights, f"layers.{k}", state, x, mask)
-            x = x + _mlp(weights, f"layers.{k}.mlp", x)
-            new |= memory
-        output = _normalise(x, weights["norm"])
-        return new | {"valid": valid[:, T:], "output": output[:, -1]}, output
+        T, heads = x.shape[1], self.config.heads
+        seen = torch.cat([state[SEEN], torch.ones_like(x[..., 0])], 1)  # (B, W + T)
+        mask, new = _mask(seen[:, 1:], T), {SEEN: seen[:, T:]}
 
-    def _attention(
-        self, weights: Weights, layer: str, state: State, x: Tensor, mask: Tensor
-    ) -> tuple[Tensor, State]:
-        name, T, heads = f"{layer}.attention", x.shape[1], self.config.heads
-        normed = _normalise(x, weights[f"{name}.norm"])
-        queries, keys, values = (
-            normed @ weights[f"{name}.{kind}"].mT for kind in ("query", "key", "value")
-        )
-        keys = torch.cat([state[f"{layer}.keys"], keys], 1)  # (B, W + T, d)
-        values = torch.cat([state[f"{layer}.values"], values], 1)
-        memory = {f"{layer}.keys": keys[:, T:], f"{layer}.values": values[:, T:]}
-        attended = _attend(queries, keys[:, 1:], values[:, 1:], mask, heads)
-        return x + attended @ weights[f"{name}.output"].mT, memory
+        def attend(layer: str, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+            keys = torch.cat([state[f"{layer}.keys"], keys], 1)  # (B, W + T, d)
+            values = torch.cat([state[f"{layer}.values"], values], 1)
+            new.update({f"{layer}.keys": keys[:, T:], f"{layer}.values": values[:, T:]})
+            return _attend(queries, keys[:, 1:], values[:, 1:], mask, heads)
+
+        output = self._through(weights, x, attend)
+        return new | {"output": output[:, -1]}, output
+
+    def _through(self, weights: Weights, x: Tensor, attend: Attend) -> Tensor:
+        """All layers (..., d); `attend` is called with a layer, its queries, keys and values."""
+        for k in self._ks():
+            name = f"layers.{k}.attention"
+            normed = _normalise(x, weights[f"{name}.norm"])
+            queries, keys, values = (
+                normed @ weights[f"{name}.{kind}"].mT for kind in ("query", "key", "value")
+            )
+            attended = attend(f"layers.{k}", queries, keys, values)
+            x = x + attended @ weights[f"{name}.output"].mT
+            x = x + _mlp(weights, f"layers.{k}.mlp", x)
+        return _normalise(x, weights["norm"])
+
+    def _turn(self, places: Tensor) -> Turn:
+        """What `_turned` needs at places (M); from one table, so that others change no bit."""
+        heads, half = self.config.heads, self.config.d // self.config.heads // 2
+        angles = _angles(self.config.context + BLOCK, 2 * half).repeat(1, 2 * heads)  # (S + N, d)
+        sign = torch.tensor([-1.0, 1.0]).repeat_interleave(half).repeat(heads)
+        cos, sin = (value.to(self.input) for value in (angles.cos(), angles.sin() * sign))
+        other = torch.arange(self.config.d).view(heads, 2, half).flip(1).flatten()
+        return cos.index_select(0, places), sin.index_select(0, places), other.to(places.device)
 
 
 def _attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, heads: int) -> Tensor:
     """Queries (B, T, d) at the last T of the positions of keys and values (B, S, d)."""
     T, S, size = queries.shape[1], keys.shape[1], keys.shape[2] // heads
     q, k, v = (value.view(*value.shape[:2], heads, size) for value in (queries, keys, values))
-    q = _rotate(q, S - T).transpose(1, 2) / math.sqrt(size)  # (B, H, T, d/H)
-    scores = q @ _rotate(k, 0).permute(0, 2, 3, 1)  # (B, H, T, S)
+    angles = _angles(S, size).unsqueeze(1).expand(-1, heads, -1)  # (S, H, d/2H): fast in the graph
+    cos, sin = angles.cos().to(q), angles.sin().to(q)
+    q = _rotate(q, cos[S - T :], sin[S - T :]).transpose(1, 2) / math.sqrt(size)  # (B, H, T, d/H)
+    scores = q @ _rotate(k, cos, sin).permute(0, 2, 3, 1)  # (B, H, T, S)
     shares = scores.masked_fill(~mask, -math.inf).softmax(-1)
     return (shares @ v.transpose(1, 2)).transpose(1, 2).flatten(-2)
 
 
-def _mask(valid: Tensor, T: int) -> Tensor:
+def _mask(seen: Tensor, T: int) -> Tensor:
     """Which of the positions (B, S) each of the last T looks at: (B, 1, T, S)."""
-    S = valid.shape[1]
+    S = seen.shape[1]
     W = S - T + 1
-    at = torch.arange(S, device=valid.device)
+    at = torch.arange(S, device=seen.device)
     lags = at[S - T :].unsqueeze(-1) - at  # (T, S)
-    return ((lags >= 0) & (lags < W)) & (valid > 0.5)[:, None, None, :]
+    return ((lags >= 0) & (lags < W)) & (seen > 0.5)[:, None, None, :]
 
 
-def _rotate(x: Tensor, first: int) -> Tensor:
-    """Planes of x (B, T, H, d/H), positions `first` and on, each turned by its own angle."""
-    heads, half = x.shape[-2], x.shape[-1] // 2
-    at = torch.arange(first, first + x.shape[1]).to(x)
-    speeds = ROTARY_BASE ** (-torch.arange(half).to(x) / half)
-    angles = at[:, None, None] * speeds.expand(heads, half)  # (T, H, d/2H): fast in the graph
-    cos, sin, (a, b) = angles.cos(), angles.sin(), x.chunk(2, -1)
+def _angles(S: int, size: int) -> Tensor:
+    """Angles of the planes of a head at places 0 ... S-1: (S, d/2H)."""
+    half = size // 2
+    speeds = ROTARY_BASE ** (-torch.arange(half) / half)
+    return torch.arange(float(S)).unsqueeze(-1) * speeds
+
+
+def _turned(x: Tensor, turn: Turn) -> Tensor:
+    """`_rotate` of all heads side by side: x (..., d) by cosines and sines (..., d)."""
+    cos, sin, other = turn
+    return cos * x + sin * x.index_select(-1, other)
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Planes of x (..., d/H), of which the halves hold first and second rows, turned."""
+    a, b = x.chunk(2, -1)
     return torch.cat([a * cos - b * sin, a * sin + b * cos], -1)
 
 
@@ -215,7 +278,7 @@ def _mlp(weights: Weights, name: str, x: Tensor) -> Tensor:
 
 
 def _normalise(x: Tensor, scale: Tensor) -> Tensor:
-    return x * (x.square().mean(-1, keepdim=True) + EPSILON).rsqrt() * scale
+    return x / (x.square().mean(-1, keepdim=True) + EPSILON).sqrt() * scale  # one node when served
 
 
 def _layer(config: TransformerConfig, generator: torch.Generator | None) -> nn.ModuleDict:

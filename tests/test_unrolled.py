@@ -1,0 +1,90 @@
+"""The form of `advance` without a loop: what a Scan does, step by step, and no Scan."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+
+from export.__main__ import main
+from export.parity import UNIFORM_STEPS, largest_error
+from export.unrolled import write_unrolled
+from serve.manifest import GRAPH_FILE, UNROLLED_FILE, read_manifest
+from serve.runtime import Bundle, Device, Session
+
+Arrays = dict[str, NDArray[Any]]
+
+CPU = Device("cpu", 1)
+BUCKETS = (1, 4, 16, 64, 256)  # the batch sizes that a GPU would capture
+CLOSE = 1e-6
+FAMILIES = ("osm-rnn", "osm-former", "transformer")
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def bundle(
+    request: pytest.FixtureRequest,
+    exported: Callable[[str], Path],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Bundle:
+    """A small bundle with the unrolled form beside its graph."""
+    place = tmp_path_factory.mktemp("unrolled") / "bundle"
+    shutil.copytree(exported(request.param) / "bundle", place)
+    assert write_unrolled(place)
+    return Bundle(place, CPU)
+
+
+def make_feeds(bundle: Bundle, B: int, K: int) -> Arrays:
+    rng, V = np.random.default_rng([B, K]), len(bundle.manifest.vocabulary)
+    return {
+        **{f"state.{name}": np.stack([v] * B) for name, v in bundle.initial.items()},
+        "position": np.zeros(B, np.int64),
+        "forced": np.where(rng.random((K, B)) < 0.5, rng.integers(0, V, (K, B)), -1),
+        "num_steps": rng.choice([0, K // 2, K], B),
+        "uniform": (rng.integers(0, UNIFORM_STEPS, (K, B)) / UNIFORM_STEPS).astype(np.float32),
+        "temperature": rng.choice([0.0, 1.0], B).astype(np.float32),
+        "top_k": rng.choice([0, 3], B),
+        "top_p": rng.choice([1.0, 0.7], B).astype(np.float32),
+        "bias": np.zeros((B, V), np.float32),
+    }
+
+
+@pytest.mark.parametrize("K", [1, 9, 16])
+def test_it_computes_what_the_loop_does(bundle: Bundle, K: int) -> None:
+    unrolled = Session(bundle.folder, bundle.manifest, CPU, {}, unrolled=True)
+    for B in BUCKETS:
+        feeds = make_feeds(bundle, B, K)
+        expected, found = bundle.plain.session.run(feeds), unrolled.run(feeds)
+        np.testing.assert_array_equal(found["tokens"], expected["tokens"])
+        assert {n: v.shape for n, v in found.items()} == {n: v.shape for n, v in expected.items()}
+        assert largest_error(found, expected) <= CLOSE
+
+
+def test_there_is_no_loop_and_no_branch_but_the_samplers(bundle: Bundle) -> None:
+    graph = onnx.load(bundle.folder / UNROLLED_FILE, load_external_data=False).graph
+    assert not {"Scan", "Loop", "If"} & {node.op_type for node in graph.node}
+    assert {d.dim_param for v in graph.input for d in v.type.tensor_type.shape.dim} == {"B", ""}
+
+
+def test_edits_reach_it_too(bundle: Bundle) -> None:
+    target = bundle.manifest.targets[0]
+    edited = {target.weight: np.zeros_like(bundle.weights[target.weight])}
+    feeds = make_feeds(bundle, 4, 16)
+    loop = Session(bundle.folder, bundle.manifest, CPU, edited, unrolled=False)
+    unrolled = Session(bundle.folder, bundle.manifest, CPU, edited, unrolled=True)
+    expected = loop.run(feeds)
+    assert largest_error(unrolled.run(feeds), expected) <= CLOSE
+    assert largest_error(bundle.plain.session.run(feeds), expected) > CLOSE
+
+
+def test_the_command_adds_it_and_the_manifest_lists_it(
+    exported: Callable[[str], Path], tmp_path: Path
+) -> None:
+    run, out = exported("tanh-rnn") / "run", tmp_path / "bundle"
+    assert main([str(run), "--out", str(out), "--cuda", "--quiet"]) == 0
+    assert UNROLLED_FILE in read_manifest(out).files
+    plain = exported("tanh-rnn") / "bundle"
+    assert (out / GRAPH_FILE).read_bytes() == (plain / GRAPH_FILE).read_bytes()
