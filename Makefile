@@ -34,7 +34,7 @@ check: install
 	$(BIN)/mypy
 
 test: check
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 format: install
 	$(BIN)/ruff check --fix .

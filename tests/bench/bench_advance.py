@@ -2,11 +2,12 @@
 
     python tests/bench/bench_advance.py [BUNDLE ...] [--quick] [--json FILE]
 
-First an untrained `osm-rnn` on SO(16), then the bundles, the shipped ones where none is named. One
-thread each. CPU seconds count, rounds alternate between the forms, and the best of each counts, so
-that a busy machine slows all alike. The torch loop is the plain form: eager, `torch.linalg.
-matrix_exp`, sampling by `torch.multinomial`. `bodies` is `advance` without the native kernels.
-The share of SGEMM counts the model's own operations: its products, and those of the exponential.
+First an `osm-rnn` on SO(16) whose random tokens turn as far as trained ones, then the bundles, the
+shipped ones where none is named. One thread each. CPU seconds count, rounds alternate between the
+forms, and the best of each counts, so that a busy machine slows all alike. The torch loop is the
+plain form: eager, `torch.linalg.matrix_exp`, sampling by `torch.multinomial`. `bodies` is `advance`
+without the native kernels. The share of SGEMM counts the model's own operations: its products,
+those of the exponential's polynomial, and its squarings in the mean over random characters.
 """
 
 import argparse
@@ -26,20 +27,24 @@ import torch
 from numpy.typing import NDArray
 
 import train.matrix_exp
-from export.bundle import INITIAL
+from export.bundle import INITIAL, probe_angle
 from export.graph import build_advance
 from export.matrix_exp import body_squarings
 from export.weights import set_weights, write_weights
 from serve.manifest import GRAPH_FILE, WEIGHTS_FILE
-from serve.native.library import Library, load
+from serve.native.build import build
+from serve.native.library import Library
 from serve.runtime import Bundle, Device
 from serve.settings import SHIPPED
+from train.mixing import mix
 from train.model import Model, Weights, family
+from train.models.osm_rnn import OsmRnn
 
 BATCHES = (1, 16, 64, 256)
 STEPS = 16
 V = 65  # characters of the untrained model
 D = 16  # of its group
+TURN = 5.0  # times the tokens at the start: planes then turn by up to 1.5 to 2.5 rad a step
 SGEMM = 512  # size of the square matrices whose product measures the machine
 
 Array = NDArray[Any]
@@ -65,8 +70,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures as one flat object")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    library, rounds, figures = load(), 3 if options.quick else 30, dict[str, float]()
-    os.environ["TORSOR_NATIVE"] = "off"
+    rounds, figures = 3 if options.quick else 30, dict[str, float]()
+    library = Library(build())
+    os.environ["TORSOR_NATIVE"] = "off"  # for torch, which asks for it later
     train.matrix_exp._exact_exp = train.matrix_exp.matrix_exp_reference
     print(
         f"{'model':24} {'streams':>7} {'torch/s':>9} {'bodies/s':>9} {'native/s':>9} {'ratio':>6}"
@@ -108,39 +114,56 @@ def _tell(subject: Subject, B: int, best: dict[str, float], figures: dict[str, f
     figures[f"advance.{subject.key}native_over_bodies.b{B}"] = rates["native"] / rates["bodies"]
     told = " ".join(f"{rates[name]:9,.0f}" for name in ("torch", "bodies", "native"))
     share = ""
-    if (flops := operations(subject.model)) is not None:
+    if (flops := operations(subject)) is not None:
         peak = 2 * SGEMM**3 / best["sgemm"]
         figures[f"advance.{subject.key}share_of_sgemm.b{B}"] = flops * rates["native"] / peak
         share = f"  {flops * rates['native'] / peak:.0%} of SGEMM, {peak / 1e9:.0f} GF/s"
     print(f"{subject.name:24} {B:7} {told} {ratio:6.1f}{share}", flush=True)
 
 
-def operations(model: Model) -> int | None:
+def operations(subject: Subject) -> float | None:
     """Floating-point operations a character of an `osm-rnn` on SO(d) with full mixing.
 
-    HᵀM, Γ, the four products of the exponential's polynomial (squarings come on top and are not
-    counted), the move, and the readout.
+    HᵀM, Γ, the four products of the exponential's polynomial, its squarings, the move, the readout.
     """
-    if model.family != "osm-rnn" or (model.config.group, model.config.mixing) != ("so", "linear"):
+    config = subject.model.config
+    if subject.model.family != "osm-rnn" or (config.group, config.mixing) != ("so", "linear"):
         return None
-    d, size = int(model.config.d), int(model.config.output_size)
-    dim = d * (d - 1) // 2
-    return 2 * (d**3 * (1 + 4 + 1) + dim**2 + d * d * size)
+    d, dim = int(config.d), int(config.d) * (int(config.d) - 1) // 2
+    products = 1 + 4 + mean_squarings(subject) + 1
+    return 2 * (d**3 * products + dim**2 + d * d * int(config.output_size))
+
+
+@torch.no_grad()
+def mean_squarings(subject: Subject) -> float:
+    """Squarings of the exponential in the mean, over random characters of 64 streams."""
+    model, weights, counts = subject.model, subject.weights, list[int]()
+    assert isinstance(model, OsmRnn)
+    state, generator = model.init_state(64), torch.Generator().manual_seed(0)
+    for _ in range(STEPS):
+        x = torch.randint(model.config.input_size, (64,), generator=generator)
+        A = state["H"].mT @ weights["input"][x]
+        S = mix(model.group, weights, "mixing", A)
+        bounds = torch.minimum(torch.linalg.matrix_norm(S) / math.sqrt(2.0), S.abs().sum(1).amax(1))
+        counts += [train.matrix_exp.num_squarings(float(bound)) for bound in bounds]
+        state = model.update(weights, state, x)
+    return sum(counts) / len(counts)
 
 
 def untrained(folder: Path) -> Subject:
-    """An `osm-rnn` on SO(16) as it starts."""
+    """An `osm-rnn` on SO(16) with random weights that turn like trained ones."""
     kind = family("osm-rnn")
     config = kind.Config(input_size=V, output_size=V, d=D)
     model = kind(config, torch.Generator().manual_seed(0)).requires_grad_(False).eval()
     weights = model.weights()
-    graph = build_advance(model, weights, body_squarings(1.0))
+    weights["input"] = TURN * weights["input"]
+    graph = build_advance(model, weights, body_squarings(probe_angle(model, weights)))
     arrays = {name: value.numpy() for name, value in weights.items()}
     initial = {INITIAL + name: value[0].numpy() for name, value in model.init_state(1).items()}
     offsets = write_weights(folder / WEIGHTS_FILE, arrays | initial)
     set_weights(graph, arrays, WEIGHTS_FILE, offsets)
     (folder / GRAPH_FILE).write_bytes(graph.SerializeToString())
-    return Subject(f"osm-rnn SO({D}), untrained", "", model, weights, folder / GRAPH_FILE)
+    return Subject(f"osm-rnn SO({D}), random", "", model, weights, folder / GRAPH_FILE)
 
 
 def shipped(folder: Path) -> Subject:
