@@ -57,25 +57,22 @@ SampleRows torsor_sample_rows_f32_avx2;
 
 int torsor_has_avx2(void);
 
-static int best_level(void) {
-#ifdef TORSOR_AVX2
+/* The loader's choice, made the same way: the kernels of its `level` run here too. */
+static int uses_avx2(void) {
     const char *wish = getenv("TORSOR_NATIVE");
     return torsor_has_avx2() && !(wish && strcmp(wish, "plain") == 0);
-#else
-    return 0;
-#endif
 }
 
 static const Kernels *kernels_of(int type) {
 #ifdef TORSOR_AVX2
-    if (best_level()) return type == DOUBLE ? &f64_avx2 : &f32_avx2;
+    if (uses_avx2()) return type == DOUBLE ? &f64_avx2 : &f32_avx2;
 #endif
     return type == DOUBLE ? &f64_plain : &f32_plain;
 }
 
 static SampleRows *sampler(void) {
 #ifdef TORSOR_AVX2
-    if (best_level()) return torsor_sample_rows_f32_avx2;
+    if (uses_avx2()) return torsor_sample_rows_f32_avx2;
 #endif
     return torsor_sample_rows_f32_plain;
 }
@@ -94,6 +91,7 @@ typedef struct {
     const Ours *ours;
     Api api;
     const Kernels *kernels;
+    SampleRows *sample_rows;
     _Atomic(void *) kept[KEPT];
 } Kernel;
 
@@ -250,7 +248,7 @@ static void sample_block(void *shared, size_t block) {
     Job *job = shared;
     const Size first = (Size)block * ROWS;
     const char *const *in = job->inputs;
-    const int code = sampler()(
+    const int code = job->kernel->sample_rows(
         (const float *)in[0] + first * job->d, (const float *)in[1] + first * job->d,
         (const float *)in[2] + first, (const _Bool *)in[3] + first, (const int64_t *)in[4] + first,
         (const float *)in[5] + first, (const float *)in[6] + first, (const int64_t *)in[7] + first,
@@ -292,6 +290,7 @@ static Status *create(const Operator *page, Api api, const void *info, void **ma
     kernel->ours = ours_of(page);
     kernel->api = api;
     kernel->kernels = kernels_of(kernel->ours->element);
+    kernel->sample_rows = sampler();
     *made = kernel;
     return NULL;
 }
