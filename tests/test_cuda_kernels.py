@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.linalg import expm
-
-from tests.test_operators import (
+from test_operators import (
     Array,
     Arrays,
     evaluate,
@@ -229,7 +228,7 @@ def test_what_is_forbidden_is_never_drawn(host: HostForm) -> None:
 def test_no_barrier_is_missing(tmp_path: Path) -> None:
     """Teams of three under a checker of threads, for which a team's barrier is the only order."""
     program = compile_host_form(tmp_path / "races", "-g", "-fsanitize=thread", "-DRACES")
-    done = subprocess.run([program], capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run([program], capture_output=True, text=True, timeout=60, check=False)
     if "unexpected memory mapping" in done.stderr:
         pytest.skip("the checker of threads does not run on this system")
     assert done.returncode == 0, done.stderr
