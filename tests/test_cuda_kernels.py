@@ -227,7 +227,7 @@ def test_what_is_forbidden_is_never_drawn(host: HostForm) -> None:
 
 def test_no_barrier_is_missing(tmp_path: Path) -> None:
     """Teams of three under a checker of threads, for which a team's barrier is the only order."""
-    program = compile_host_form(tmp_path / "races", "-g", "-fsanitize=thread", "-DRACES")
+    program = compile_host_form(tmp_path / "races", "-g", "-O0", "-fsanitize=thread", "-DRACES")
     done = subprocess.run([program], capture_output=True, text=True, timeout=60, check=False)
     if "unexpected memory mapping" in done.stderr:
         pytest.skip("the checker of threads does not run on this system")
