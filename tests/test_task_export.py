@@ -39,10 +39,8 @@ from serve.manifest import GRAPH_FILE, TRIALS_FILE, WEIGHTS_FILE
 from serve.runtime import Bundle, Device, Session
 from serve.trials import run_trials, score_trials
 from train.checkpoint import find_checkpoint, read_checkpoint, write_checkpoint
-from train.loop import train
 from train.model import Model, Weights, family_names
 from train.models.tanh_rnn import TanhRnn, TanhRnnConfig
-from train.run import start_run
 from train.settings import Settings
 from train.tasks.task import Trials, make_task, task_names
 from train.tasks.trial_task import TrialTask
@@ -493,12 +491,3 @@ def test_a_checkpoint_that_is_not_of_its_task_is_said_in_one_line(
     write_checkpoint(tmp_path / "run", iteration, config, parameters, trainer)
     assert words in complaint(capsys, tmp_path / "run", "--out", tmp_path / "out")
     assert [place.name for place in tmp_path.iterdir()] == ["run"]
-
-
-def test_text_made_of_bytes_is_refused(
-    text_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    settings = Settings(data=str(text_file), symbols="bytes", iterations=1, window=8, batch=2)
-    train(start_run(tmp_path / "run", "tanh-rnn", {"n": 4}, settings), quiet=True)
-    said = complaint(capsys, tmp_path / "run", "--out", tmp_path / "out")
-    assert "found a model of text (bytes), expected one of text made of characters" in said

@@ -132,6 +132,11 @@ def test_a_budget_that_holds_no_model_is_refused() -> None:
         fit_sizes("osm-rnn", ends_of("osm-rnn"), 100)
 
 
+def test_an_impossible_size_beside_a_preset_is_named_itself() -> None:
+    with pytest.raises(ValueError, match="^layers: found 100000, expected at most 64"):
+        fit_sizes("lru", {"input_size": 65, "output_size": 65, "layers": 100_000}, 100_000)
+
+
 # --- options
 
 

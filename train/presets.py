@@ -16,7 +16,7 @@ MOST_APART = 1024  # between two sizes that a family can have, such as multiples
 def fit_sizes(name: str, sizes: dict[str, Any], budget: int) -> dict[str, Any]:
     """`sizes` (with input_size and output_size) and the largest `grows` within the budget.
 
-    Raises `ValueError` if even the smallest model is larger.
+    Raises `ValueError` if even the smallest model is larger, or if another size is impossible.
     """
     kind = family(name)
 
@@ -28,6 +28,7 @@ def fit_sizes(name: str, sizes: dict[str, Any], budget: int) -> dict[str, Any]:
         return None
 
     if (best := fitting(1)) is None:
+        kind.Config(**sizes)  # the other sizes may be what is impossible: that says so itself
         raise ValueError(
             f"preset: found no {kind.grows} of {name} with at most {budget:,} parameters; choose "
             "a larger --preset or smaller other sizes"

@@ -202,15 +202,15 @@ static void NAME(fill_nan)(Size count, REAL *out) {
     for (Size i = 0; i < count; i++) out[i] = (REAL)NAN;
 }
 
-/* E = exp(S), or H exp(S) where H is given; n matrices each. */
-EXPORT int NAME(ortho_step)(const REAL *H, const REAL *S, REAL *E, Size n, Size d) {
-    NAME(workspace) *w = NAME(own_workspace)(d);
-    if (!w) return NO_MEMORY;
+/* E = exp(S), or H exp(S) where H is given; n matrices each. `any`: S may be no skew matrices. */
+static void NAME(exp_all)(NAME(workspace) * w, const REAL *H, const REAL *S, REAL *E, Size n,
+                          int any) {
     const NAME(shape) s = w->shape;
+    const Size d = s.d;
     for (Size b = 0, at = 0; b < n; b++, at += d * d) {
         int halvings;
         NAME(load)(s, w->S, S + at);
-        REAL *F = NAME(forward)(w, &halvings);
+        REAL *F = any ? NAME(forward_any)(w) : NAME(forward)(w, &halvings);
         if (!F) {
             NAME(fill_nan)(d * d, E + at);
             continue;
@@ -223,7 +223,12 @@ EXPORT int NAME(ortho_step)(const REAL *H, const REAL *S, REAL *E, Size n, Size 
             for (Size i = 0; i < d; i++) F[i * s.ld + i] += 1;
         NAME(store)(s, E + at, F);
     }
-    return OK;
+}
+
+EXPORT int NAME(ortho_step)(const REAL *H, const REAL *S, REAL *E, Size n, Size d) {
+    NAME(workspace) *w = NAME(own_workspace)(d);
+    if (w) NAME(exp_all)(w, H, S, E, n, 0);
+    return w ? OK : NO_MEMORY;
 }
 
 /* dS (its skew part, all that S can feel) and dH from dE; H and dH may both be NULL. */

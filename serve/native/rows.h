@@ -40,28 +40,10 @@ void NAME(free_scratch)(void *kept) {
     if (scratch) free(scratch->w.block), free(scratch->block), free(scratch);
 }
 
-/* exp(S), or H exp(S), of `n` matrices: any square S, faster where it is skew-symmetric. */
 int NAME(exp_rows)(void **kept, const REAL *H, const REAL *S, REAL *E, Size n, Size d) {
     NAME(scratch) *scratch = NAME(scratch_for)(kept, d, 0);
-    if (!scratch) return NO_MEMORY;
-    NAME(workspace) *w = &scratch->w;
-    const NAME(shape) s = w->shape;
-    for (Size b = 0, at = 0; b < n; b++, at += d * d) {
-        NAME(load)(s, w->S, S + at);
-        REAL *F = NAME(forward_any)(w);
-        if (!F) {
-            NAME(fill_nan)(d * d, E + at);
-            continue;
-        }
-        if (H) {
-            NAME(load)(s, w->G, H + at);
-            NAME(multiply)(s, w->G2, w->G, s.ld, 0, F, 1, w->G, 1);
-            F = w->G2;
-        } else
-            for (Size i = 0; i < d; i++) F[i * s.ld + i] += 1;
-        NAME(store)(s, E + at, F);
-    }
-    return OK;
+    if (scratch) NAME(exp_all)(&scratch->w, H, S, E, n, 1);
+    return scratch ? OK : NO_MEMORY;
 }
 
 /* A panel of `width` columns from a (D, D) matrix that has only `left` more of them. */
