@@ -32,7 +32,7 @@ from serve.manifest import (
     TensorSpec,
     read_manifest,
 )
-from serve.native.library import load
+from serve.native.library import load, load_cuda
 from serve.trials import Trials
 
 Array = NDArray[Any]
@@ -84,11 +84,9 @@ class Session:
         options.enable_mem_pattern = False  # batch and steps change from run to run
         # Spinning workers would take the core that the event loop needs.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        # On CUDA the bodies run: kernels of one provider take the operator from all others.
-        library = load() if device.kind == "cpu" else None
+        library, self.kernels = _kernels(device)
         if library is not None:
-            options.register_custom_ops_library(str(library.path))
-        self.kernels = f"native ({library.level})" if library else "standard operators"
+            options.register_custom_ops_library(str(library))
         # The session keeps pointers into these arrays.
         self._kept = [onnxruntime.OrtValue.ortvalue_from_numpy(a) for a in edited.values()]
         if edited:
@@ -245,6 +243,20 @@ def load_bundles(folders: list[Path], wish: str, num_threads: int) -> dict[str, 
 def available_cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _kernels(device: Device) -> tuple[Path | None, str]:
+    """The library of kernels for a device, and what runs our operators there, in words.
+
+    Kernels of one provider take the operator from all others, so CUDA has a library of its own.
+    """
+    if device.kind == "cuda":
+        path = load_cuda()
+        return path, "native (cuda)" if path else "standard operators"
+    library = load()
+    if library is None:
+        return None, "standard operators"
+    return library.path, f"native ({library.level})"
 
 
 def _providers(device: Device) -> list[Any]:

@@ -14,12 +14,19 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 SOURCES = Path(__file__).parent
 COMPILERS = ("cc", "gcc", "clang")
 FLAGS = ("-std=c11", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-Wno-psabi")
+CUDA_FLAGS = (  # for sm_80, sm_90, and what comes after them
+    *("-std=c++17", "-O3", "-Xcompiler", "-fPIC,-fvisibility=hidden"),
+    *("-gencode", "arch=compute_80,code=sm_80"),
+    *("-gencode", "arch=compute_90,code=[sm_90,compute_90]"),
+)
+CUDA_LINK = ("-shared", "-cudart", "static", "-Xlinker", "--exclude-libs=ALL,--as-needed")
 TIMEOUT = 300  # seconds that one call of the compiler may take
 
 
@@ -30,17 +37,51 @@ class BuildError(Exception):
 def build() -> Path:
     """The compiled library: the one in the cache, or a new one."""
     compiler = find_compiler()
+
+    def make(folder: str, library: str) -> None:
+        objects = compile_objects(folder, compiler)
+        run([*compiler, "-shared", *objects, "-o", library, "-lm"])
+
+    return cached("torsor.so", (".c", ".h"), words_of(compiler), make)
+
+
+def build_cuda() -> Path:
+    """The library with the CUDA kernels as well: nvcc takes half a minute, so ask where a GPU is.
+
+    The CUDA runtime is linked in, so that it loads without CUDA and beside any other version.
+    """
+    compiler, nvcc = find_compiler(), find_nvcc()
+
+    def make(folder: str, library: str) -> None:
+        kernels = f"{folder}/cuda.o"
+        run([*nvcc, *CUDA_FLAGS, "-c", str(SOURCES / "cuda.cu"), "-o", kernels])
+        objects = compile_objects(folder, compiler, cuda=True)
+        run([*nvcc, *CUDA_LINK, *objects, kernels, "-o", library])
+
+    words = [*words_of(compiler), *nvcc, run([*nvcc, "--version"]), *CUDA_FLAGS, *CUDA_LINK]
+    return cached("torsor_cuda.so", (".c", ".h", ".cu", ".cuh"), words, make)
+
+
+def words_of(compiler: list[str]) -> list[str]:
+    """What shapes the objects of the CPU, besides their sources."""
     version = run([*compiler, "--version"])
-    sources = sorted(path for path in SOURCES.iterdir() if path.suffix in (".c", ".h"))
-    parts = [platform.machine(), sys.platform, *compiler, version, *FLAGS, repr(levels())]
-    digest = hashlib.sha256("\0".join(parts).encode())
-    for path in sources:
+    return [platform.machine(), sys.platform, *compiler, version, *FLAGS, repr(levels())]
+
+
+def cached(
+    name: str, suffixes: tuple[str, ...], words: list[str], make: Callable[[str, str], None]
+) -> Path:
+    """The file of that name made of these sources and words; `make(folder, file)` makes it anew."""
+    digest = hashlib.sha256("\0".join(words).encode())
+    for path in sorted(path for path in SOURCES.iterdir() if path.suffix in suffixes):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    library = cache_dir() / digest.hexdigest()[:20] / "torsor.so"
+    library = cache_dir() / digest.hexdigest()[:20] / name
     if not library.is_file():
         try:
             library.parent.mkdir(parents=True, exist_ok=True)
-            compile_into(library, compiler)
+            with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+                make(folder, f"{folder}/{name}")
+                os.replace(f"{folder}/{name}", library)
         except OSError as error:
             raise BuildError(f"the cache folder can't be used: {error}") from error
     return library
@@ -69,27 +110,34 @@ def find_compiler() -> list[str]:
     raise BuildError(f"no C compiler was found: looked for $CC, {', '.join(COMPILERS)}")
 
 
-def compile_into(library: Path, compiler: list[str]) -> None:
-    """One object a level and those that choose between them, linked and moved into place."""
-    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+def find_nvcc() -> list[str]:
+    """The command of CUDA's compiler: $NVCC, else the one that is there."""
+    if named := shlex.split(os.environ.get("NVCC", "")):
+        return named
+    if found := shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc"):
+        return [found]
+    raise BuildError("no CUDA compiler was found: looked for $NVCC, nvcc")
 
-        def compile_one(name: str, source: str, *flags: str) -> str:
-            made = f"{folder}/{name}.o"
-            run([*compiler, *FLAGS, *flags, "-c", str(SOURCES / source), "-o", made])
-            return made
 
-        with ThreadPoolExecutor() as pool:
-            named = [f"-DTORSOR_{level.upper()}" for level in levels()]
-            jobs = [
-                pool.submit(compile_one, "dispatch", "dispatch.c"),
-                pool.submit(compile_one, "operators", "operators.c", *named),
-            ]
-            for level, flags in levels().items():
-                define = f"-DLEVEL={level}"
-                jobs.append(pool.submit(compile_one, level, "kernels.c", *flags, define))
-            objects = [job.result() for job in jobs]
-        run([*compiler, "-shared", *objects, "-o", f"{folder}/torsor.so", "-lm"])
-        os.replace(f"{folder}/torsor.so", library)
+def compile_objects(folder: str, compiler: list[str], cuda: bool = False) -> list[str]:
+    """One object a level and those that choose between them."""
+
+    def compile_one(name: str, source: str, *flags: str) -> str:
+        made = f"{folder}/{name}.o"
+        run([*compiler, *FLAGS, *flags, "-c", str(SOURCES / source), "-o", made])
+        return made
+
+    named = [f"-DTORSOR_{level.upper()}" for level in (*levels(), *(["cuda"] if cuda else []))]
+    with ThreadPoolExecutor() as pool:
+        jobs = [
+            pool.submit(compile_one, "dispatch", "dispatch.c"),
+            pool.submit(compile_one, "operators", "operators.c", *named),
+        ]
+        if cuda:
+            jobs.append(pool.submit(compile_one, "operators_cuda", "operators_cuda.c"))
+        for level, flags in levels().items():
+            jobs.append(pool.submit(compile_one, level, "kernels.c", *flags, f"-DLEVEL={level}"))
+        return [job.result() for job in jobs]
 
 
 def run(command: list[str]) -> str:

@@ -12,7 +12,7 @@ import functools
 import os
 from pathlib import Path
 
-from serve.native.build import BuildError, build
+from serve.native.build import BuildError, build, build_cuda
 
 CHOICES = ("on", "off", "plain")
 POINTERS_AND_SIZES = {  # what each kernel takes: addresses, then sizes
@@ -64,11 +64,41 @@ def status() -> str:
     return _attempt()[1]
 
 
-@functools.cache
-def _attempt() -> tuple[Library | None, str]:
+def load_cuda() -> Path | None:
+    """The library for sessions on CUDA, built when it is first asked for; None where there is none.
+
+    Ask only where a GPU is. Its kernels have been compiled and never run: see cuda.cu.
+    """
+    return _attempt_cuda()[0]
+
+
+def status_cuda() -> str:
+    """One sentence on what `load_cuda` gives."""
+    return _attempt_cuda()[1]
+
+
+def _choice() -> str:
     choice = os.environ.get("TORSOR_NATIVE") or "on"
     if choice not in CHOICES:
         raise ValueError(f"TORSOR_NATIVE: found {choice!r}, expected one of {', '.join(CHOICES)}")
+    return choice
+
+
+@functools.cache
+def _attempt_cuda() -> tuple[Path | None, str]:
+    if _choice() == "off":
+        return None, "CUDA kernels are off: TORSOR_NATIVE=off"
+    try:
+        path = build_cuda()
+        ctypes.CDLL(str(path))
+    except (BuildError, OSError) as error:
+        return None, f"no CUDA kernels: {error}"
+    return path, f"CUDA kernels from {path}"
+
+
+@functools.cache
+def _attempt() -> tuple[Library | None, str]:
+    choice = _choice()
     if choice == "off":
         return None, "native kernels are off: TORSOR_NATIVE=off"
     try:

@@ -39,6 +39,7 @@ enum {
     KERNEL_OUTPUT = 91,
     RELEASE_STATUS = 93,
     RELEASE_TENSOR_INFO = 99,
+    GPU_STREAM = 193,
     PARALLEL_FOR = 274,
 };
 
