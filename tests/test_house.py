@@ -31,7 +31,7 @@ TOP_LEVEL = {
     *("README.md", "Makefile", "pyproject.toml", "bentofile.yaml", ".gitignore", ".ci"),
     *("train", "export", "serve", "clients", "tests"),
 }
-SOURCES = (".py", ".c", ".h", ".proto", ".js", ".html", ".css")
+SOURCES = (".py", ".c", ".h", ".cu", ".cuh", ".cpp", ".proto", ".js", ".html", ".css")
 LOCK = ".ci/constraints.txt"  # what the pins resolved to, with all that they need
 MAX_FILE_LINES = 300
 MAX_FUNCTION_LINES = 60

@@ -117,7 +117,8 @@ static Status *run_blocks(Job *job, Context *context, void (*block)(void *, size
         status = CALL(job->kernel->base.api, PARALLEL_FOR,
                       (const Context *, void (*)(void *, size_t), size_t, size_t, void *), context,
                       block, count, (size_t)0, job);
-    if (!status && job->code != OK) status = refuse(&job->kernel->base, FAIL, "no memory for a workspace");
+    if (!status && job->code != OK)
+        status = refuse(&job->kernel->base, FAIL, "no memory for a workspace");
     return status;
 }
 
