@@ -4,6 +4,7 @@
 weights as named inputs, so what is served is what was trained, whatever the family.
 """
 
+import functools
 import logging
 import warnings
 from collections.abc import Sequence
@@ -114,9 +115,22 @@ def _export_fold(
     return trace(module, (state, x, weights, {}), dynamic, given, STEP)
 
 
+@functools.cache
+def _keep_translations() -> None:
+    """Let torch read its table of translations once a process, not once an export: half the time.
+
+    Nothing is ever added to the table: our operators need no translation.
+    """
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    once = functools.cache(ONNXRegistry.from_torchlib)
+    ONNXRegistry.from_torchlib = staticmethod(once)  # type: ignore[method-assign]
+
+
 def _export(module: torch.nn.Module, inputs: tuple[object, ...], shapes: object) -> GraphProto:
     registration = logging.getLogger("torch.onnx._internal.exporter._registration")
     registration.setLevel(logging.ERROR)  # it reports that torchvision is absent
+    _keep_translations()
     with warnings.catch_warnings():
         # torch's own deprecations, and a note that the batch axes of all inputs are one
         warnings.filterwarnings("ignore", category=FutureWarning)
