@@ -28,8 +28,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.check is None and (options.run is None or options.out is None):
         parser.error("expected RUN and --out BUNDLE, or --check BUNDLE")
-    if options.check is not None and (options.run, options.out, options.name) != (None,) * 3:
-        parser.error("--check takes a bundle alone: no RUN, --out or --name")
+    of_an_export = (options.run, options.out, options.name, options.cuda)
+    if options.check is not None and of_an_export != (None, None, None, False):
+        parser.error("--check takes a bundle alone: no RUN, --out, --name or --cuda")
     torch.set_num_threads(1)  # small products; a second pool beside the runtime's only costs
     try:
         if options.check is not None:

@@ -99,7 +99,14 @@ def test_a_changed_file_and_no_bundle_are_errors_that_say_so(
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["runs/x"], ["--check", "b", "--out", "c"], ["runs/x", "--check", "b"]]
+    "arguments",
+    [
+        [],
+        ["runs/x"],
+        ["--check", "b", "--out", "c"],
+        ["runs/x", "--check", "b"],
+        ["--check", "b", "--cuda"],
+    ],
 )
 def test_the_command_takes_a_run_and_a_place_or_a_bundle(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
