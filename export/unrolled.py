@@ -28,7 +28,7 @@ def write_unrolled(folder: Path) -> bool:
 
 
 def unroll(model: ModelProto) -> ModelProto:
-    """The same file with every step of its Scan written out, and K fixed."""
+    """The same file with every step of its Scan written out: it takes `MAX_STEPS`, no other K."""
     unrolled, nodes = ModelProto(), list[NodeProto]()
     unrolled.CopyFrom(model)
     graph = unrolled.graph
@@ -36,10 +36,6 @@ def unroll(model: ModelProto) -> ModelProto:
         nodes += _steps_of(node) if node.op_type == "Scan" else [node]
     del graph.node[:]
     graph.node.extend(nodes)
-    for value in (*graph.input, *graph.output):
-        for dim in value.type.tensor_type.shape.dim:
-            if dim.dim_param == "K":
-                dim.dim_value = MAX_STEPS
     return unrolled
 
 

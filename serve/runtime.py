@@ -37,6 +37,7 @@ from serve.trials import Trials
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]
+ALONG_STEPS = ("forced", "uniform", "inputs", "tokens", "logprob", "logits", "outputs")  # K first
 DTYPES = {"tensor(float)": "float32", "tensor(int64)": "int64"}
 ABLATED_SESSIONS = 64  # kept per bundle, the least recently used go first
 SILENT = 4  # onnxruntime's log level "fatal": a missing GPU is reported by us, once
@@ -106,8 +107,13 @@ class Session:
 
     def interface(self) -> tuple[list[TensorSpec], list[TensorSpec]]:
         """The inputs and the outputs that the graph really has."""
-        inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
-        return [_tensor_spec(value) for value in inputs], [_tensor_spec(v) for v in outputs]
+        inputs, outputs = (
+            [_tensor_spec(value) for value in values]
+            for values in (self._session.get_inputs(), self._session.get_outputs())
+        )
+        if self._all_steps is None:
+            return inputs, outputs
+        return [_any_steps(tensor) for tensor in inputs], [_any_steps(t) for t in outputs]
 
     def run(self, feeds: Arrays) -> Arrays:
         """All outputs of one run, by name; the interpreter lock is free meanwhile."""
@@ -119,9 +125,15 @@ class Session:
         return dict(zip(self._outputs, self._session.run(self._outputs, feeds), strict=True))
 
 
+def _any_steps(tensor: TensorSpec) -> TensorSpec:
+    """K as callers see it, who may ask for fewer steps than the graph takes: see `run_whole`."""
+    shape = ("K", *tensor.shape[1:]) if tensor.name in ALONG_STEPS else tensor.shape
+    return TensorSpec(name=tensor.name, dtype=tensor.dtype, shape=shape)
+
+
 def run_whole(run: Callable[[Arrays], Arrays], feeds: Arrays, steps: int) -> Arrays:
     """A run of fewer than `steps` steps by a graph that always takes that many: the others rest."""
-    along = [name for name in ("forced", "uniform", "inputs") if name in feeds]
+    along = [name for name in ALONG_STEPS if name in feeds]
     K = len(feeds[along[0]])
     filled = {n: np.pad(feeds[n], [(0, steps - K)] + [(0, 0)] * (feeds[n].ndim - 1)) for n in along}
     outputs = run(feeds | filled)

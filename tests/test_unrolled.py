@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from export.__main__ import main
 from export.parity import UNIFORM_STEPS, largest_error
 from export.unrolled import write_unrolled
+from serve.bundle_checks import check_graph
 from serve.manifest import GRAPH_FILE, UNROLLED_FILE, read_manifest
 from serve.runtime import Bundle, Device, Session
 
@@ -66,7 +67,11 @@ def test_it_computes_what_the_loop_does(bundle: Bundle, K: int) -> None:
 def test_there_is_no_loop_and_no_branch_but_the_samplers(bundle: Bundle) -> None:
     graph = onnx.load(bundle.folder / UNROLLED_FILE, load_external_data=False).graph
     assert not {"Scan", "Loop", "If"} & {node.op_type for node in graph.node}
-    assert {d.dim_param for v in graph.input for d in v.type.tensor_type.shape.dim} == {"B", ""}
+
+
+def test_a_server_finds_in_it_what_the_manifest_says(bundle: Bundle) -> None:
+    unrolled = Session(bundle.folder, bundle.manifest, CPU, {}, unrolled=True)
+    check_graph(bundle.folder, bundle.manifest, *unrolled.interface())
 
 
 def test_edits_reach_it_too(bundle: Bundle) -> None:
