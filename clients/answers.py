@@ -98,6 +98,7 @@ def read_completion(page: Json) -> Completion:
             seed=choice.get("seed"),
             stop=choice.get("stop_string"),
             characters=_characters(choice.get("logprobs")),
+            state=choice.get("state"),
         )
         for choice in page["choices"]
     ]
@@ -134,6 +135,7 @@ class CompletionEvents:
             finish_reason=choice.get("finish_reason"),
             stop=choice.get("stop_string"),
             seed=choice.get("seed"),
+            state=choice.get("state"),
         )
 
 
@@ -176,7 +178,8 @@ def read_score(page: Json) -> ScoreResult:
 def read_usage(page: Json) -> Usage:
     """The usage of any answer."""
     names = ("prompt_tokens", "completion_tokens", "total_tokens")
-    return Usage(**{name: page[name] for name in names})
+    cached = (page.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+    return Usage(**{name: page[name] for name in names}, cached_tokens=cached)
 
 
 def _score(page: Json) -> Score:

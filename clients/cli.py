@@ -64,6 +64,8 @@ def make_parser() -> argparse.ArgumentParser:
     )
     _add_prompt(generate)
     generate.add_argument("--ablation", metavar="JSON|FILE", help="edits of the model's weights")
+    generate.add_argument("--save-state", metavar="FILE", help="write the state at the end to FILE")
+    generate.add_argument("--state", metavar="FILE", help="go on from the state in FILE")
     ablate = commands.add_parser(
         "ablate",
         allow_abbrev=False,

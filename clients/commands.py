@@ -4,13 +4,13 @@ import json
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clients import tables
-from clients.options import Ablation, PairOptions
+from clients.options import Ablation, GenerateOptions, PairOptions
 from clients.results import Chunk, join_pair, to_json
 
 if TYPE_CHECKING:  # only the client that is asked for is loaded
@@ -57,13 +57,36 @@ def read_ablation(source: str | None) -> Ablation | None:
 
 
 def _generate(client: "Client", args: Namespace) -> None:
-    ablation = read_ablation(args.ablation)
-    prompt, sampling = _read_prompt(args.prompt), _sampling(args)
+    options = GenerateOptions(**_sampling(args))  # type: ignore[typeddict-item]  # not all of them
+    options["ablation"] = read_ablation(args.ablation)
+    options["save_state"] = True if args.save_state else None
+    options["state"] = _read_file(args.state, "--state: ").strip() if args.state else None
+    prompt, states = _read_prompt(args.prompt), list[str]()
     if args.json:
-        print(to_json(client.complete(prompt, ablation=ablation, **sampling)))
-        return
-    with closing(client.generate(prompt, ablation=ablation, **sampling)) as stream:
-        _write(stream, drawn=args.seed is None)
+        completion = client.complete(prompt, **options)
+        states += [choice.state for choice in completion.choices if choice.state]
+        print(to_json(completion))
+    else:
+        with closing(client.generate(prompt, **options)) as stream:
+            _write(_noting(stream, states), drawn=args.seed is None and not args.state)
+    if args.save_state and not states:
+        raise ValueError("--save-state: the server answered no state, expected one; is it older?")
+    if args.save_state:
+        write_whole(Path(args.save_state), states[-1] + "\n")
+
+
+def _noting(stream: Iterable[Chunk], states: list[str]) -> Iterator[Chunk]:
+    for chunk in stream:
+        if chunk.state is not None:
+            states.append(chunk.state)
+        yield chunk
+
+
+def write_whole(path: Path, text: str) -> None:
+    """A file, whole or not at all."""
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
 
 
 def _write(stream: Iterable[Chunk], drawn: bool) -> None:

@@ -177,6 +177,7 @@ def _chunk(message: pb.GenerateChunk) -> Chunk:
         finish_reason=_optional(message, "finish_reason"),
         stop=_optional(message, "stop"),
         seed=_optional(message, "seed"),
+        state=_optional(message, "state"),
         summary=_summary(message.summary) if message.HasField("summary") else None,
     )
 
@@ -200,6 +201,7 @@ def _usage(message: pb.Usage) -> Usage:
         prompt_tokens=message.prompt_tokens,
         completion_tokens=message.completion_tokens,
         total_tokens=message.total_tokens,
+        cached_tokens=message.cached_tokens,
     )
 
 

@@ -34,6 +34,8 @@ class GenerateOptions(PairOptions, total=False):
     n: int | None  # choices, each with a seed of its own
     logprobs: int | None  # answer characters with this many alternatives
     ablation: Ablation | None
+    save_state: bool | None  # answer the state after the last character
+    state: str | None  # go on from a saved state, with its seed unless one is given
 
 
 class ScoreOptions(TypedDict, total=False):

@@ -89,6 +89,7 @@ class Usage:
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    cached_tokens: int = 0  # of the prompt, known to the server's cache of states
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +122,7 @@ class Chunk:
     finish_reason: str | None = None  # "stop" or "length", with the last text
     stop: str | None = None  # the stop string that ended it
     seed: int | None = None  # at least once a stream
+    state: str | None = None  # with the choice's last text, with save_state=True
     summary: Summary | None = None  # in the stream's last chunk
 
 
@@ -134,6 +136,7 @@ class Choice:
     seed: int | None
     stop: str | None
     characters: tuple[Character, ...]
+    state: str | None = None  # with save_state=True: go on from here with state=...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,6 +244,7 @@ def _choice(index: int, chunks: list[Chunk]) -> Choice:
         seed=_last(chunk.seed for chunk in own),
         stop=_last(chunk.stop for chunk in own),
         characters=tuple(character for chunk in own for character in chunk.characters),
+        state=_last(chunk.state for chunk in own),
     )
 
 

@@ -249,10 +249,14 @@ def _random_twin(config: dict[str, Any]) -> Model:
 
 
 def _states(graph: onnx.ModelProto, model: Model) -> tuple[StateSpec, ...]:
-    return tuple(
-        StateSpec(name=name, dtype="float32", shape=tuple(value.shape), initial=INITIAL + name)
-        for name, value in _initial_states(graph, model).items()
-    )
+    state = model.init_state(1)
+    element = model.elements(state)
+
+    def spec(name: str, value: torch.Tensor) -> StateSpec:
+        names = {"name": name, "dtype": "float32", "initial": INITIAL + name}
+        return StateSpec(**names, shape=tuple(value.shape), orthogonal=state[name] is element)
+
+    return tuple(spec(name, value) for name, value in _initial_states(graph, model).items())
 
 
 def _graph_spec(graph: onnx.ModelProto, squarings: int, every: int) -> GraphSpec:

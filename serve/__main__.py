@@ -18,6 +18,7 @@ from pathlib import Path
 from serve.manifest import BundleError
 from serve.native.library import status
 from serve.runtime import Bundle, DeviceError, load_bundles
+from serve.saved_state import read_key
 from serve.settings import DEVICES, Settings, environment
 
 ROOT = Path(__file__).parent.parent
@@ -73,6 +74,18 @@ def make_parser() -> argparse.ArgumentParser:
         help="queued, then 429 (default: 1024)",
     )
     add("--grace-s", type=float, default=defaults.grace_s, help="for running streams (default: 20)")
+    add(
+        "--state-cache-mb",
+        type=int,
+        default=defaults.state_cache_mb,
+        help="of states that known beginnings of prompts lead to, 0: none (default: 64)",
+    )
+    add(
+        "--state-key",
+        default="",
+        help="file with the secret that saved states are signed with;\n"
+        "servers with the same one take each other's (default: one made in the cache)",
+    )
     return parser
 
 
@@ -88,7 +101,10 @@ def settings_of(options: argparse.Namespace) -> Settings:
         )
     given = {f.name: getattr(options, f.name) for f in fields(Settings) if f.name in vars(options)}
     folders = os.pathsep.join(str(path.resolve()) for path in options.bundles)
-    return Settings(**given | {"bundles": folders, "grpc_host": options.host})
+    key = options.state_key and str(Path(options.state_key).resolve())
+    settings = Settings(**given | {"bundles": folders, "grpc_host": options.host, "state_key": key})
+    read_key(key)
+    return settings
 
 
 def require_free_port(host: str, port: int, option: str) -> None:

@@ -56,6 +56,7 @@ def join_pieces(pieces: list[Piece]) -> Piece:
         finish_reason=last.finish_reason,
         stop=last.stop,
         seed=last.seed,
+        state=last.state,
     )
 
 
@@ -68,6 +69,7 @@ def completion_choice(piece: Piece, offset: int, logprobs: int | None) -> Json:
         "stop_string": piece.stop,
         "seed": piece.seed,
         "logprobs": None if logprobs is None else _logprobs(piece, offset, logprobs),
+        **({} if piece.state is None else {"state": piece.state}),
     }
 
 

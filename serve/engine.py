@@ -14,10 +14,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from serve import metrics
-from serve.feeds import deliver_row, make_feeds, rows_finite
 from serve.runtime import Bundle
-from serve.slots import SlotTable
+from serve.state_cache import StateCache
 from serve.stream import Life, Stream
+from serve.table import Table
 from serve.wire.errors import RequestError, invalid
 
 IDLE_S = 1.0  # how long the loop sleeps when nothing is to be done and nobody wakes it
@@ -34,6 +34,7 @@ class Limits:
     queue_timeout_s: float = 30.0  # from arrival to a slot
     total_timeout_s: float = 600.0  # from arrival to the last character
     unread_timeout_s: float = 30.0  # that a stream rests because its client doesn't read
+    state_cache_bytes: int = 64 << 20  # of states after the beginnings of prompts
 
 
 class Engine:
@@ -41,7 +42,8 @@ class Engine:
 
     def __init__(self, bundles: Iterable[Bundle], limits: Limits | None = None) -> None:
         self.limits = limits or Limits()
-        self._tables = {b.name: SlotTable(b.initial, self.limits.max_streams) for b in bundles}
+        self.cache = StateCache(self.limits.state_cache_bytes)
+        self._tables = {b: Table(b, self.limits.max_streams, self.cache) for b in bundles}
         self._waiting: deque[Stream] = deque()
         self._running: list[Stream] = []
         self._wake = threading.Condition()
@@ -217,17 +219,18 @@ class Engine:
         with self._wake:
             while self._waiting:
                 stream = self._waiting.popleft()
-                table = self._tables[stream.bundle.name]
-                if not table.num_free:
+                table = self._tables[stream.bundle]
+                if not table.slots.num_free:
                     passed.append(stream)
                     continue
-                stream.slot, stream.life = table.acquire(), Life.RUNNING
+                table.enter(stream)
+                stream.life = Life.RUNNING
                 admitted.append(stream)
             self._waiting.extendleft(reversed(passed))
         self._running += admitted
         for stream in admitted:
             metrics.observe_queue(time.monotonic() - stream.created)
-            if stream.length == 0:
+            if stream.position >= stream.end:
                 stream.finish("length")
         return admitted
 
@@ -245,21 +248,11 @@ class Engine:
 
     def _advance(self, group: list[Stream]) -> None:
         try:
-            self._advance_group(group)
+            self._tables[group[0].bundle].advance(group)
         except Exception as error:  # whatever goes wrong must end these streams only
             metrics.log.exception("a run failed")
             for stream in group:
                 stream.finish("error", RequestError("internal", f"the run failed: {error}"))
-
-    def _advance_group(self, group: list[Stream]) -> None:
-        bundle, slots = group[0].bundle, [stream.slot for stream in group]
-        table = self._tables[bundle.name]
-        feeds = {**table.gather(slots), **make_feeds(group, bundle.manifest)}
-        outputs = group[0].session.run(feeds)
-        table.scatter(slots, outputs)
-        finite = rows_finite(outputs, bundle.manifest)
-        for row, stream in enumerate(group):
-            deliver_row(stream, outputs, row, int(feeds["num_steps"][row]), bool(finite[row]))
 
     def _release(self) -> None:
         """Free the slots of streams that have ended."""
@@ -268,5 +261,5 @@ class Engine:
             return
         self._running = [stream for stream in self._running if stream.life is Life.RUNNING]
         for stream in ended:
-            self._tables[stream.bundle.name].release(stream.slot)
+            self._tables[stream.bundle].leave(stream)
         metrics.count_finished(ended)

@@ -1,76 +1,93 @@
-"""The engine's side of one run of `advance`: what goes in for a group, what comes out for a row.
+"""What `advance` needs of every slot but its state, kept as arrays: a run costs little a stream.
 
-Letters: B batch, K steps, V vocabulary.
+Letters: S slots, B batch, K steps, V vocabulary.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from serve.manifest import Manifest
-from serve.sampling import UNIFORM_BITS
+from serve.sampling import BLOCK, UNIFORM_BITS, uniform_block
 from serve.stream import Stream
-from serve.wire.errors import RequestError
 
 Array = NDArray[Any]
 assert UNIFORM_BITS == 23, "serve.manifest promises multiples of 2^-23"
 
 
-def make_feeds(group: list[Stream], manifest: Manifest) -> dict[str, Array]:
-    """The inputs of `advance` for a group, but for the state; `serve.manifest` explains them."""
-    B, V = len(group), len(manifest.vocabulary)
-    position = np.array([stream.position for stream in group], np.int64)
-    num_steps = np.array([next_steps(stream, manifest) for stream in group], np.int64)
-    K = int(num_steps.max())
-    forced, uniform = np.full((K, B), -1, np.int64), np.zeros((K, B), np.float32)
-    bias = np.zeros((B, V), np.float32)
-    for row, stream in enumerate(group):
-        start, count = stream.position, int(num_steps[row])
-        prompt = stream.forced[start : start + count]
-        forced[: len(prompt), row] = prompt
-        uniform[:count, row] = stream.uniforms.take(start, count)
-        if stream.settings.bias is not None:
-            bias[row] = stream.settings.bias
-    return {
-        "position": position,
-        "forced": forced,
-        "num_steps": num_steps,
-        "uniform": uniform,
-        "temperature": np.array([s.settings.temperature for s in group], np.float32),
-        "top_k": np.array([s.settings.top_k for s in group], np.int64),
-        "top_p": np.array([s.settings.top_p for s in group], np.float32),
-        "bias": bias,
-    }
+class FeedTable:
+    """Settings, positions and random numbers of the streams that hold slots."""
+
+    def __init__(self, manifest: Manifest, num_slots: int) -> None:
+        S, V = num_slots, len(manifest.vocabulary)
+        graph = manifest.graph
+        # Runs end where the state is corrected and where a block of uniforms does, so that a
+        # stream's runs are cut in the same places whatever else runs.
+        self._cuts = [n for n in (graph.max_steps, graph.correct_every, BLOCK) if n]
+        self._position, self._own, self._end = (np.zeros(S, np.int64) for _ in range(3))
+        self._temperature, self._top_p = np.zeros(S, np.float32), np.ones(S, np.float32)
+        self._top_k, self._bias = np.zeros(S, np.int64), np.zeros((S, V), np.float32)
+        self._uniform, self._block = np.zeros((S, BLOCK), np.float32), np.full(S, -1, np.int64)
+
+    def enter(self, slot: int, stream: Stream) -> None:
+        """A stream takes a slot, at its position."""
+        settings = stream.settings
+        self._temperature[slot], self._top_p[slot] = settings.temperature, settings.top_p
+        self._top_k[slot] = settings.top_k
+        self._bias[slot] = 0 if settings.bias is None else settings.bias
+        self._block[slot] = -1
+        self.move(slot, stream)
+
+    def move(self, slot: int, stream: Stream) -> None:
+        """The stream is somewhere else than where its last run left it, or ends elsewhere."""
+        self._position[slot] = stream.position
+        self._own[slot], self._end[slot] = stream.first_own, stream.end
+
+    def make(self, group: Sequence[Stream]) -> dict[str, Array]:
+        """The inputs of `advance` for streams that run, but for the state; moves them on."""
+        slots = np.array([stream.slot for stream in group])
+        position = self._position[slots]
+        num_steps = self._end[slots] - position
+        for every in self._cuts:
+            np.minimum(num_steps, every - position % every, out=num_steps)
+        self._position[slots] += num_steps
+        K = int(num_steps.max())
+        return {
+            "position": position,
+            "forced": self._forced(group, slots, position, K),
+            "num_steps": num_steps,
+            "uniform": self._uniforms(group, slots, position, K),
+            "temperature": self._temperature[slots],
+            "top_k": self._top_k[slots],
+            "top_p": self._top_p[slots],
+            "bias": self._bias[slots],
+        }
+
+    def _forced(self, group: Sequence[Stream], slots: Array, position: Array, K: int) -> Array:
+        forced = np.full((K, len(group)), -1, np.int64)
+        for row in np.flatnonzero(position < self._own[slots]).tolist():
+            start = int(position[row]) - group[row].start
+            prompt = group[row].forced[start : start + K]  # a row doesn't look past its num_steps
+            forced[: len(prompt), row] = prompt
+        return forced
+
+    def _uniforms(self, group: Sequence[Stream], slots: Array, position: Array, K: int) -> Array:
+        blocks = position // BLOCK
+        for row in np.flatnonzero(self._block[slots] != blocks).tolist():
+            slot, block = slots[row], int(blocks[row])
+            self._uniform[slot] = uniform_block(group[row].seed, block)
+            self._block[slot] = block
+        places = position % BLOCK + np.arange(K)[:, None]  # (K, B); a resting row's don't count
+        return self._uniform[slots, np.minimum(places, BLOCK - 1)]
 
 
-def next_steps(stream: Stream, manifest: Manifest) -> int:
-    """Steps of the next run: what is left, but never across a correction of the state."""
-    steps, every = manifest.graph.max_steps, manifest.graph.correct_every
-    if every:
-        steps = min(steps, every - stream.position % every)
-    return min(steps, stream.length - stream.position)
-
-
-def rows_finite(outputs: dict[str, Array], manifest: Manifest) -> Array:
+def rows_finite(outputs: dict[str, Array], manifest: Manifest) -> list[bool]:
     """Which rows (B) came out of a run without a NaN or an infinity."""
     finite: Array = np.asarray(np.isfinite(outputs["logprob"]).all(axis=0))
     for state in manifest.states:
         value = outputs[f"next.{state.name}"]
         finite &= np.isfinite(value).all(axis=tuple(range(1, value.ndim)))
-    return finite
-
-
-def deliver_row(
-    stream: Stream, outputs: dict[str, Array], row: int, steps: int, finite: bool
-) -> None:
-    """Hand one row's characters to its stream, or end it if the row isn't finite."""
-    if not finite:
-        sentence = (
-            f"the model's state or log-probabilities are not finite after character "
-            f"{stream.position}; the ablation may drive it out of its range"
-        )
-        stream.finish("error", RequestError("model_error", sentence))
-        return
-    logits = outputs["logits"][:steps, row] if stream.deliver_logits else None
-    stream.take(outputs["tokens"][:steps, row], outputs["logprob"][:steps, row], logits)
+    found: list[bool] = finite.tolist()
+    return found

@@ -139,6 +139,7 @@ def chunk_of(piece: Piece) -> pb.GenerateChunk:
         finish_reason=piece.finish_reason,
         stop=piece.stop,
         seed=piece.seed,
+        state=piece.state,
     )
 
 
@@ -147,10 +148,17 @@ def summary_of(writing: Writing, paired: bool) -> pb.Summary:
     report = writing.variant.report
     return pb.Summary(
         model=writing.bundle.name,
-        usage=pb.Usage(**writing.usage),
+        usage=usage_of(writing),
         ablation=None if report is None else to_struct(report),
         first_difference=writing.first_difference if paired else None,
     )
+
+
+def usage_of(writing: Writing) -> pb.Usage:
+    """The characters of a call."""
+    usage = dict(writing.usage)
+    details = usage.pop("prompt_tokens_details")
+    return pb.Usage(**usage, cached_tokens=details["cached_tokens"])
 
 
 def score_reply(page: dict[str, Any]) -> pb.ScoreReply:

@@ -5,6 +5,7 @@ HTTP and gRPC both stand on this, on `serve.writing` and on `serve.scoring`.
 
 import asyncio
 import dataclasses
+import secrets
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -20,8 +21,13 @@ MAX_QUEUED_ABLATIONS = 32
 class Host:
     """The served models. `bundles` in the order of the command line; the first is the default."""
 
-    def __init__(self, bundles: dict[str, Bundle], limits: Limits | None = None) -> None:
-        self.bundles = bundles
+    def __init__(
+        self,
+        bundles: dict[str, Bundle],
+        limits: Limits | None = None,
+        state_key: bytes | None = None,  # that saved states are signed with; None: of this process
+    ) -> None:
+        self.bundles, self.state_key = bundles, state_key or secrets.token_bytes(32)
         texts = {name: b for name, b in bundles.items() if b.manifest.task is None}
         self.engine = Engine(texts.values(), limits)
         self.vocabularies = {

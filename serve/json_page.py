@@ -48,9 +48,10 @@ def _parse_object(kind: Any, value: Json, path: Path | str, key: str) -> Any:
     hints, prefix = typing.get_type_hints(kind), f"{key}." if key else ""
     if unknown := sorted(set(value) - set(hints)):
         raise BundleError(path, prefix + unknown[0], "unknown key; use the torsor that wrote it")
-    if missing := [name for name in hints if name not in value]:
+    needed = [f.name for f in dataclasses.fields(kind) if f.default is dataclasses.MISSING]
+    if missing := [name for name in needed if name not in value]:
         raise BundleError(path, prefix + missing[0], "missing key")
-    parsed = {name: parse_value(hints[name], value[name], path, prefix + name) for name in hints}
+    parsed = {n: parse_value(hints[n], found, path, prefix + n) for n, found in value.items()}
     return kind(**parsed)
 
 

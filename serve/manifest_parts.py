@@ -20,6 +20,7 @@ class StateSpec:
     dtype: str
     shape: tuple[int, ...]
     initial: str  # the tensor of weights.safetensors that a fresh stream starts from
+    orthogonal: bool = False  # whether it stays an orthogonal matrix: off it, it is no state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

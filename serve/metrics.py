@@ -57,7 +57,7 @@ def count_finished(streams: Iterable[Stream]) -> None:
     for stream in streams:
         model, written = stream.bundle.name, stream.num_written
         _finished.labels(model, stream.finish_reason or "error").inc()
-        _prompt.labels(model).inc(min(stream.position, len(stream.forced)))
+        _prompt.labels(model).inc(min(stream.position - stream.start, len(stream.forced)))
         _written.labels(model).inc(written)
         if stream.error is not None:
             _errors.labels(stream.error.code).inc()

@@ -6,7 +6,6 @@ initialisers when the session is made, before constant folding looks at them.
 
 import ctypes
 import functools
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -147,6 +146,12 @@ class Variant:
     session: Session
     report: dict[str, Any] | None  # None: no ablation was asked for
 
+    @property
+    def hash(self) -> str:
+        """Of the ablation; empty where it changes nothing."""
+        report = self.report or {"edits": []}
+        return str(report["hash"]) if report["edits"] else ""
+
 
 class Bundle:
     """A checked bundle, its weights and its sessions. Thread-safe."""
@@ -171,6 +176,11 @@ class Bundle:
     def name(self) -> str:
         """The model's id."""
         return self.manifest.name
+
+    @property
+    def weights_hash(self) -> str:
+        """SHA-256 of the unedited weights."""
+        return self.manifest.files[WEIGHTS_FILE].sha256
 
     @functools.cached_property
     def trials(self) -> Trials:
@@ -250,11 +260,6 @@ def load_bundles(folders: list[Path], wish: str, num_threads: int) -> dict[str, 
             )
         bundles[bundle.name] = bundle
     return bundles
-
-
-def available_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _kernels(device: Device) -> tuple[Path | None, str]:

@@ -26,27 +26,6 @@ class SamplingSettings:
     bias: NDArray[np.float32] | None = None  # (V)
 
 
-class Uniforms:
-    """The random numbers of one stream."""
-
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-        self._block, self._values = -1, np.empty(0, np.float32)
-
-    def take(self, start: int, count: int) -> NDArray[np.float32]:
-        """The uniforms of positions start ... start + count - 1."""
-        first, last = start // BLOCK, (start + count - 1) // BLOCK
-        if first != last:
-            split = last * BLOCK - start
-            return np.concatenate(
-                [self.take(start, split), self.take(start + split, count - split)]
-            )
-        if first != self._block:
-            self._block, self._values = first, uniform_block(self.seed, first)
-        offset = start - first * BLOCK
-        return self._values[offset : offset + count]
-
-
 def uniform_block(seed: int, block: int) -> NDArray[np.float32]:
     """Uniforms of positions block · BLOCK and on, multiples of 2^-23 in [0, 1): (BLOCK)."""
     bits = np.random.Philox(key=seed, counter=block * (BLOCK // 4)).random_raw(BLOCK)

@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serve.host import Host
+from serve.inbox import Inbox
 from serve.stream import Delivery, Stream, split_delivery
 from serve.wire.errors import invalid
 from serve.wire.requests import ScoreRequest
-from serve.writing import ABLATED, BASELINE, Inbox, log_softmax
+from serve.writing import ABLATED, BASELINE, log_softmax
 
 Array = NDArray[Any]
 

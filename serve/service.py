@@ -27,6 +27,7 @@ from serve.metrics import log
 from serve.native.library import status
 from serve.openai_api import make_app
 from serve.runtime import DeviceError, choose_device, load_bundles
+from serve.saved_state import read_key
 from serve.settings import Settings, read_settings
 from serve.wire.errors import RequestError
 
@@ -57,6 +58,7 @@ def checked_settings() -> Settings:
         for folder in settings.folders:
             read_manifest(folder)
         choose_device(settings.device, settings.num_threads)
+        read_key(settings.state_key)
     except ValueError as error:
         sys.exit(f"torsor serve: {error}")
     return settings
@@ -97,8 +99,9 @@ class Torsor:
             max_waiting=SETTINGS.max_waiting,
             queue_timeout_s=SETTINGS.queue_timeout_s,
             total_timeout_s=SETTINGS.total_timeout_s,
+            state_cache_bytes=SETTINGS.state_cache_mb << 20,
         )
-        self._host = Host(bundles, limits)
+        self._host = Host(bundles, limits, read_key(SETTINGS.state_key))
         self._host.start()
         self._grpc: Any = None
         self._checks: Any = None

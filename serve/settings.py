@@ -9,8 +9,6 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from serve.runtime import available_cores
-
 DEVICES = ("auto", "cpu", "cuda")
 RANGES = {
     "threads": (0, 1024),
@@ -20,6 +18,7 @@ RANGES = {
     "queue_timeout_s": (0, 86400),
     "total_timeout_s": (0, 86400),
     "grace_s": (0, 86400),
+    "state_cache_mb": (0, 1 << 20),
 }
 SHIPPED = Path(__file__).parent / "bundles"
 
@@ -38,6 +37,8 @@ class Settings:
     queue_timeout_s: float = 30.0
     total_timeout_s: float = 600.0
     grace_s: float = 20.0  # for running streams after SIGTERM
+    state_cache_mb: int = 64  # of states after the beginnings of prompts; 0: none is kept
+    state_key: str = ""  # file with the key that saved states are signed with; empty: our own
 
     def __post_init__(self) -> None:
         if self.device not in DEVICES:
@@ -78,6 +79,11 @@ def read_settings() -> Settings:
 def environment(settings: Settings) -> dict[str, str]:
     """The environment variables that say these settings."""
     return {variable(f.name): str(getattr(settings, f.name)) for f in fields(Settings)}
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def variable(name: str) -> str:

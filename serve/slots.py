@@ -52,6 +52,11 @@ class SlotTable:
         for name, table in self._tables.items():
             table[rows] = outputs[f"next.{name}"]
 
+    def put(self, slot: int, rows: dict[str, Array]) -> None:
+        """Set one slot's state."""
+        for name, table in self._tables.items():
+            table[slot] = rows[name]
+
     def rows(self, slot: int) -> dict[str, Array]:
         """Copies of one slot's state."""
         return {name: table[slot].copy() for name, table in self._tables.items()}

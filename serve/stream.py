@@ -11,13 +11,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from serve.runtime import Bundle, Session
-from serve.sampling import SamplingSettings, Uniforms
+from serve.sampling import SamplingSettings
 from serve.stops import StopMatcher
 from serve.wire.errors import RequestError
 
@@ -32,8 +32,7 @@ class Life(enum.Enum):
     FINISHED = "finished"
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(NamedTuple):
     """Consecutive characters of a stream (N), ready for the client."""
 
     characters: list[int]  # (N)
@@ -41,8 +40,19 @@ class Delivery:
     logits: Array | None  # (N, V), where they were asked for
 
 
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """Where a stream begins: a state, and how many characters led to it."""
+
+    position: int
+    rows: dict[str, Array]
+
+
 class Stream:
-    """A sequence that takes `forced` characters and then writes up to `max_tokens` of its own."""
+    """A sequence that takes `forced` characters and then writes up to `max_tokens` of its own.
+
+    Positions count from the initial state, also where the stream begins with an `opening`.
+    """
 
     def __init__(
         self,
@@ -56,28 +66,36 @@ class Stream:
         stops: Sequence[tuple[int, ...]] = (),
         deliver_forced: bool = False,
         deliver_logits: bool = False,
+        opening: Opening | None = None,
+        saves: bool = False,
+        weights: str = "",
         wake: Callable[[], None] = lambda: None,
     ) -> None:
-        self.bundle, self.session, self.forced = bundle, session, forced
-        self.max_tokens, self.uniforms = max_tokens, Uniforms(seed)
+        self.bundle, self.session, self.forced, self.seed = bundle, session, forced, seed
         self.settings = settings or SamplingSettings()
         self.deliver_forced, self.deliver_logits, self.wake = deliver_forced, deliver_logits, wake
+        self.opening, self.saves, self.weights = opening, saves, weights
+        # A state stands for characters that are not delivered, after a beginning that all share.
+        self.caches = bool(weights) and opening is None and not deliver_forced and len(forced) > 0
+        self.start = self.position = 0 if opening is None else opening.position
+        self.first_own = self.start + len(forced)  # position of the first written character
+        self.end = self.first_own + max_tokens
+        self.num_reused = 0  # characters of `forced` that the cache of states knew
         self.created, self.first_at = time.monotonic(), 0.0  # first_at: first written character
         self.resting_since = 0.0  # since when the client leaves too much unread; 0: it doesn't
-        self.life, self.slot, self.position = Life.WAITING, -1, 0
+        self.life, self.slot = Life.WAITING, -1
         self.cancelled = False
         self.finish_reason: str | None = None
         self.stop_index: int | None = None
         self.error: RequestError | None = None
+        self.snapshot: Callable[[], dict[str, Array]] = dict  # reads the slot's state
+        self.saved: dict[str, Array] | None = None  # the state at the end, if it `saves`
+        self.rewinds = False  # the last run went past the end: it must be taken again, up to there
+        self._replays = False
         self._stops = StopMatcher(stops) if stops else None
         self._held: list[Delivery] = []  # what a stop string may still take away
         self._num_put, self._num_got = 0, 0  # characters; each written by one side only
         self._outbox: deque[Delivery] = deque()
-
-    @property
-    def length(self) -> int:
-        """Characters that the stream takes at most."""
-        return len(self.forced) + self.max_tokens
 
     @property
     def num_unread(self) -> int:
@@ -87,7 +105,7 @@ class Stream:
     @property
     def num_written(self) -> int:
         """Characters that the stream has written itself."""
-        return max(0, self.position - len(self.forced))
+        return max(0, self.position - self.first_own)
 
     def collect(self) -> tuple[list[Delivery], bool]:
         """What has arrived since the last call, and whether that was all; `error` says why."""
@@ -96,18 +114,34 @@ class Stream:
         self._num_got += sum(len(delivery.characters) for delivery in arrived)
         return arrived, finished
 
-    def take(self, characters: Array, logprobs: Array, logits: Array | None) -> None:
+    def reuse(self, position: int) -> None:
+        """The cache of states knows the stream's characters up to a position."""
+        self.num_reused, self.position = position - self.start, position
+
+    def take(self, characters: list[int], logprobs: list[float], logits: Array | None) -> None:
         """The stream has taken these characters (N); called by the engine, which also finishes."""
-        num_forced = min(len(characters), max(0, len(self.forced) - self.position))
-        self.position += len(characters)
-        if self.num_written and not self.first_at:
+        before = self.position
+        self.position = before + len(characters)
+        if self._replays:
+            return self.finish("stop")
+        num_forced = 0
+        if before < self.first_own:
+            num_forced = min(len(characters), self.first_own - before)
+            if not self.deliver_forced:
+                characters, logprobs = characters[num_forced:], logprobs[num_forced:]
+                logits = None if logits is None else logits[num_forced:]
+        if not self.first_at and self.position > self.first_own:
             self.first_at = time.monotonic()
-        start = 0 if self.deliver_forced else num_forced
-        keep = logits[start:] if logits is not None and self.deliver_logits else None
-        piece = Delivery(characters[start:].tolist(), logprobs[start:].tolist(), keep)
-        self._deliver(piece, num_forced - start)
-        if self.finish_reason is None and self.position >= self.length:
+        if characters:
+            keep = logits.copy() if logits is not None and self.deliver_logits else None
+            piece = Delivery(characters, logprobs, keep)
+            self._deliver(piece, num_forced if self.deliver_forced else 0)
+        if self.position >= self.end and not self.rewinds:
             self.finish("length")
+
+    def rewind(self, position: int) -> None:
+        """Back to a position: the run that followed is taken again, and ends at `end`."""
+        self.position, self.rewinds, self._replays = position, False, True
 
     def finish(self, reason: str, error: RequestError | None = None) -> None:
         """End the stream; whatever was held back is let go first."""
@@ -116,26 +150,28 @@ class Stream:
         for piece in self._held:
             self._put(piece)
         self._held = []
+        if self.saves and reason in ("stop", "length"):
+            self.saved = self.snapshot()
         self.finish_reason, self.error = reason, error
-        self._end()
+        self.life = Life.FINISHED  # last: the client reads on from here
 
     def _deliver(self, piece: Delivery, num_forced: int) -> None:
-        if not piece.characters:
-            return
         if self._stops is None:
-            self._put(piece)
-            return
+            return self._put(piece)
         written = piece.characters[num_forced:]
         found = self._stops.feed(written)
         self._held.append(piece)
         if found is None:
             self._release(sum(len(p.characters) for p in self._held) - self._stops.num_held)
             return
-        self.position -= len(written) - found.consumed
-        total = sum(len(p.characters) for p in self._held) - (len(written) - found.consumed)
-        self._release(total - found.length)
-        self.stop_index, self._held, self.finish_reason = found.index, [], "stop"
-        self._end()
+        excess = len(written) - found.consumed
+        self.position -= excess
+        self._release(sum(len(p.characters) for p in self._held) - excess - found.length)
+        self.stop_index, self._held = found.index, []
+        if self.saves and excess:
+            self.end, self.rewinds = self.position, True
+        else:
+            self.finish("stop")
 
     def _release(self, count: int) -> None:
         while self._held and count > 0:
@@ -149,9 +185,6 @@ class Stream:
     def _put(self, piece: Delivery) -> None:
         self._num_put += len(piece.characters)
         self._outbox.append(piece)
-
-    def _end(self) -> None:
-        self.life = Life.FINISHED
 
 
 def split_delivery(piece: Delivery, count: int) -> tuple[Delivery, Delivery]:

@@ -13,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serve.host import Host
+from serve.inbox import Inbox
 from serve.runtime import Bundle, Variant
 from serve.sampling import SamplingSettings, choice_seed, draw_seed
-from serve.stream import Delivery, Stream
+from serve.saved_state import decode_state, encode_state
+from serve.stream import Delivery, Opening, Stream
 from serve.vocabulary import Decoder, Vocabulary
 from serve.wire.errors import invalid
 from serve.wire.requests import GenerateRequest
@@ -45,26 +47,7 @@ class Piece:
     finish_reason: str | None
     stop: str | None  # the stop string that ended it
     seed: int
-
-
-class Inbox:
-    """Wakes one coroutine from the engine's thread, once however often it is rung."""
-
-    def __init__(self) -> None:
-        self._loop, self._event = asyncio.get_running_loop(), asyncio.Event()
-        self._rung = False
-
-    def ring(self) -> None:
-        """There is news; called from any thread."""
-        if not self._rung:
-            self._rung = True
-            self._loop.call_soon_threadsafe(self._event.set)
-
-    async def wait(self) -> None:
-        """Until it has rung since the last wait."""
-        await self._event.wait()
-        self._event.clear()
-        self._rung = False
+    state: str | None = None  # at the end, where it was asked for
 
 
 @dataclass(slots=True)
@@ -121,14 +104,15 @@ class Writing:
         self._host.engine.cancel(c.stream for c in self.choices if not c.done)
 
     @property
-    def usage(self) -> dict[str, int]:
-        """Characters of the prompt and of all choices."""
+    def usage(self) -> dict[str, Any]:
+        """Characters of the prompt and of all choices; cached ones were not run again."""
         prompt = len(self.choices[0].stream.forced)
         written = sum(choice.stream.num_written for choice in self.choices)
         return {
             "prompt_tokens": prompt,
             "completion_tokens": written,
             "total_tokens": prompt + written,
+            "prompt_tokens_details": {"cached_tokens": self.choices[0].stream.num_reused},
         }
 
     @property
@@ -178,7 +162,13 @@ class Writing:
             finish_reason=stream.finish_reason if choice.done else None,
             stop=self.request.stops[stop] if choice.done and stop is not None else None,
             seed=choice.seed,
+            state=self._saved(stream) if choice.done and stream.saved is not None else None,
         )
+
+    def _saved(self, stream: Stream) -> str:
+        assert stream.saved is not None
+        end = (stream.position, stream.seed, stream.saved)
+        return encode_state(self.bundle.manifest, self.variant.hash, *end, self._host.state_key)
 
 
 async def open_writing(host: Host, request: GenerateRequest, paired: bool = False) -> Writing:
@@ -195,7 +185,8 @@ async def open_writing(host: Host, request: GenerateRequest, paired: bool = Fals
     if paired and request.ablation is None:
         raise invalid("ablation", "missing, expected the edits to compare with")
     variant = await host.variant(bundle, request.ablation)
-    seed, inbox = draw_seed() if request.seed is None else request.seed, Inbox()
+    opening, seed = _opening(host, request, bundle, variant)
+    inbox = Inbox()
     branches = [(BASELINE, bundle.plain), (ABLATED, variant)] if paired else [("", variant)]
 
     def open_stream(session_of: Variant, index: int) -> Stream:
@@ -209,6 +200,9 @@ async def open_writing(host: Host, request: GenerateRequest, paired: bool = Fals
             stops=stops,
             deliver_forced=request.echo,
             deliver_logits=bool(request.logprobs),
+            opening=opening,
+            saves=request.save_state,
+            weights=weights_of(bundle, session_of),
             wake=inbox.ring,
         )
 
@@ -225,6 +219,22 @@ async def open_writing(host: Host, request: GenerateRequest, paired: bool = Fals
     ]
     host.engine.submit([choice.stream for choice in choices])
     return Writing(host, request, bundle, variant, choices, inbox)
+
+
+def weights_of(bundle: Bundle, variant: Variant) -> str:
+    """What states of a bundle under an ablation are called in the cache."""
+    return f"{bundle.weights_hash}/{variant.hash}"
+
+
+def _opening(
+    host: Host, request: GenerateRequest, bundle: Bundle, variant: Variant
+) -> tuple[Opening | None, int]:
+    """Where the streams of a request begin, and its seed."""
+    seed = request.seed
+    if request.state is None:
+        return None, draw_seed() if seed is None else seed
+    saved = decode_state(request.state, bundle.manifest, variant.hash, host.state_key)
+    return Opening(saved.position, saved.rows), saved.seed if seed is None else seed
 
 
 def describe_characters(delivery: Delivery, vocabulary: Vocabulary, top: int) -> list[Character]:

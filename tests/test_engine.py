@@ -151,7 +151,7 @@ def test_a_cancelled_stream_frees_its_slot_within_one_tick(
     assert found.life is Life.FINISHED and found.finish_reason == "cancelled"
     assert engine.num_running == engine.num_waiting == 0
     if slot >= 0:
-        rows = engine._tables[bundle.name].rows(slot)
+        rows = engine._tables[bundle].slots.rows(slot)
         assert not any(value.any() for value in rows.values())
 
 
@@ -162,7 +162,7 @@ def test_a_state_that_is_not_finite_ends_its_own_stream_only(
     sick, well = stream(bundle, max_tokens=500), stream(bundle)
     engine.submit([sick, well])
     engine.tick()
-    for table in engine._tables[bundle.name]._tables.values():
+    for table in engine._tables[bundle].slots._tables.values():
         table[sick.slot] = np.nan
     finish(engine, [sick, well])
     assert sick.error is not None and sick.error.code == "model_error"

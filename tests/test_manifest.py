@@ -60,7 +60,8 @@ GOLDEN = """\
     2,
     2
    ],
-   "initial": "initial.H"
+   "initial": "initial.H",
+   "orthogonal": false
   }
  ],
  "graph": {
@@ -403,7 +404,11 @@ def test_unknown_keys_are_refused(bundle: Path, key: str) -> None:
 MISSING = {
     **{f.name: (f.name,) for f in dataclasses.fields(Manifest) if f.name != "format"},
     **{f"graph.{f.name}": ("graph", f.name) for f in dataclasses.fields(GraphSpec)},
-    **{f"states[0].{f.name}": ("states", 0, f.name) for f in dataclasses.fields(StateSpec)},
+    **{
+        f"states[0].{f.name}": ("states", 0, f.name)
+        for f in dataclasses.fields(StateSpec)
+        if f.name != "orthogonal"
+    },
     **{f"targets[0].{f.name}": ("targets", 0, f.name) for f in dataclasses.fields(Target)},
     **{f"parity.{f.name}": ("parity", f.name) for f in dataclasses.fields(Parity)},
     "parity.cases[0].batch": ("parity", "cases", 0, "batch"),
@@ -416,6 +421,11 @@ MISSING = {
 def test_missing_keys_are_refused(bundle: Path, key: str) -> None:
     remove(bundle, MISSING[key])
     assert refusal(bundle) == f"{key}: missing key"
+
+
+def test_a_bundle_from_before_states_said_that_they_are_orthogonal_is_read(bundle: Path) -> None:
+    remove(bundle, ("states", 0, "orthogonal"))
+    assert not read_manifest(bundle).states[0].orthogonal
 
 
 TASK_KEYS = {

@@ -34,7 +34,6 @@ from serve.runtime import (
     Device,
     DeviceError,
     Session,
-    available_cores,
     choose_device,
     cuda_device_present,
     load_bundles,
@@ -197,7 +196,6 @@ def test_the_cpu_is_the_cpu_with_as_many_threads_as_were_asked_for(small: Bundle
     assert choose_device("cpu", 2) == Device("cpu", 2)
     assert Device("cpu", 2).provider == small.plain.session.provider == "CPUExecutionProvider"
     assert Device("cuda", 1).provider == "CUDAExecutionProvider"
-    assert available_cores() >= 1
 
 
 @no_gpu

@@ -19,6 +19,7 @@ MAX_STOP_CHARACTERS = 1_000
 MAX_LOGPROBS = 20
 MAX_INDEX_DIGITS = 9
 MAX_SEED = 2**63 - 1
+MAX_STATE_CHARACTERS = 8 << 20
 
 Unknown = Literal["error", "skip", "replace"]
 AblationJson = dict[str, Any]
@@ -47,6 +48,12 @@ class GenerateRequest(_Strict):
     )
     unknown: Unknown = Field("error", description="characters outside the vocabulary")
     ablation: AblationJson | None = Field(None, description="edits of the model's weights")
+    state: str | None = Field(
+        None,
+        max_length=MAX_STATE_CHARACTERS,
+        description="go on from this saved state; the seed is its own unless one is given",
+    )
+    save_state: bool = Field(False, description="answer the state after the last character")
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -128,6 +135,8 @@ class PairRequest(GenerateRequest):
             raise ValueError(f"n: found {self.n}, expected 1; a pair is one text of each branch")
         if self.logprobs is not None:
             raise ValueError("logprobs: found a number, expected none; use /v1/ablations/score")
+        if self.state is not None or self.save_state:
+            raise ValueError("state: found in a pair, expected none; use /v1/completions")
         return self
 
 

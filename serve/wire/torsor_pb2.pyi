@@ -60,7 +60,7 @@ class Ablation(_message.Message):
     def __init__(self, name: _Optional[str] = ..., edits: _Optional[_Iterable[_Union[Edit, _Mapping]]] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("model", "prompt", "max_tokens", "temperature", "top_k", "top_p", "n", "seed", "stop", "logprobs", "echo", "logit_bias", "unknown", "ablation", "paired")
+    __slots__ = ("model", "prompt", "max_tokens", "temperature", "top_k", "top_p", "n", "seed", "stop", "logprobs", "echo", "logit_bias", "unknown", "ablation", "paired", "state", "save_state")
     class LogitBiasEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -83,6 +83,8 @@ class GenerateRequest(_message.Message):
     UNKNOWN_FIELD_NUMBER: _ClassVar[int]
     ABLATION_FIELD_NUMBER: _ClassVar[int]
     PAIRED_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    SAVE_STATE_FIELD_NUMBER: _ClassVar[int]
     model: str
     prompt: str
     max_tokens: int
@@ -98,7 +100,9 @@ class GenerateRequest(_message.Message):
     unknown: str
     ablation: Ablation
     paired: bool
-    def __init__(self, model: _Optional[str] = ..., prompt: _Optional[str] = ..., max_tokens: _Optional[int] = ..., temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., n: _Optional[int] = ..., seed: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., logprobs: _Optional[int] = ..., echo: _Optional[bool] = ..., logit_bias: _Optional[_Mapping[str, float]] = ..., unknown: _Optional[str] = ..., ablation: _Optional[_Union[Ablation, _Mapping]] = ..., paired: _Optional[bool] = ...) -> None: ...
+    state: str
+    save_state: bool
+    def __init__(self, model: _Optional[str] = ..., prompt: _Optional[str] = ..., max_tokens: _Optional[int] = ..., temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., n: _Optional[int] = ..., seed: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., logprobs: _Optional[int] = ..., echo: _Optional[bool] = ..., logit_bias: _Optional[_Mapping[str, float]] = ..., unknown: _Optional[str] = ..., ablation: _Optional[_Union[Ablation, _Mapping]] = ..., paired: _Optional[bool] = ..., state: _Optional[str] = ..., save_state: _Optional[bool] = ...) -> None: ...
 
 class Character(_message.Message):
     __slots__ = ("text", "logprob", "top_logprobs")
@@ -118,7 +122,7 @@ class Character(_message.Message):
     def __init__(self, text: _Optional[str] = ..., logprob: _Optional[float] = ..., top_logprobs: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class GenerateChunk(_message.Message):
-    __slots__ = ("index", "branch", "text", "characters", "finish_reason", "stop", "seed", "summary")
+    __slots__ = ("index", "branch", "text", "characters", "finish_reason", "stop", "seed", "summary", "state")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     BRANCH_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
@@ -127,6 +131,7 @@ class GenerateChunk(_message.Message):
     STOP_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     SUMMARY_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
     index: int
     branch: str
     text: str
@@ -135,17 +140,20 @@ class GenerateChunk(_message.Message):
     stop: str
     seed: int
     summary: Summary
-    def __init__(self, index: _Optional[int] = ..., branch: _Optional[str] = ..., text: _Optional[str] = ..., characters: _Optional[_Iterable[_Union[Character, _Mapping]]] = ..., finish_reason: _Optional[str] = ..., stop: _Optional[str] = ..., seed: _Optional[int] = ..., summary: _Optional[_Union[Summary, _Mapping]] = ...) -> None: ...
+    state: str
+    def __init__(self, index: _Optional[int] = ..., branch: _Optional[str] = ..., text: _Optional[str] = ..., characters: _Optional[_Iterable[_Union[Character, _Mapping]]] = ..., finish_reason: _Optional[str] = ..., stop: _Optional[str] = ..., seed: _Optional[int] = ..., summary: _Optional[_Union[Summary, _Mapping]] = ..., state: _Optional[str] = ...) -> None: ...
 
 class Usage(_message.Message):
-    __slots__ = ("prompt_tokens", "completion_tokens", "total_tokens")
+    __slots__ = ("prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens")
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     COMPLETION_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TOTAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
-    def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., total_tokens: _Optional[int] = ...) -> None: ...
+    cached_tokens: int
+    def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., total_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ...) -> None: ...
 
 class Summary(_message.Message):
     __slots__ = ("model", "usage", "ablation", "first_difference")

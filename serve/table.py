@@ -1,0 +1,92 @@
+"""The running streams of one bundle, and one run of `advance` for a group of them.
+
+    gather rows -> run -> scatter rows -> deliver
+
+A group shares its weights; a table may hold several groups.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from serve.feeds import FeedTable, rows_finite
+from serve.runtime import Bundle
+from serve.slots import SlotTable
+from serve.state_cache import Prefixes, StateCache
+from serve.stream import Stream
+from serve.wire.errors import RequestError
+
+Array = NDArray[Any]
+Arrays = dict[str, Array]
+
+
+class Table:
+    """Slots for streams of one bundle, with what `advance` needs of each."""
+
+    def __init__(self, bundle: Bundle, num_slots: int, cache: StateCache) -> None:
+        self.bundle, self.slots = bundle, SlotTable(bundle.initial, num_slots)
+        self._feeds, self._cache = FeedTable(bundle.manifest, num_slots), cache
+        self._prefixes: dict[int, Prefixes] = {}  # by slot
+        self._cut = bundle.manifest.graph.max_steps
+
+    def enter(self, stream: Stream) -> None:
+        """Give a stream a slot: with its own opening, a cached beginning, or the initial state."""
+        slot = stream.slot = self.slots.acquire()
+        if stream.opening is not None:
+            self.slots.put(slot, stream.opening.rows)
+        elif stream.caches and (known := self._cache.find(stream.weights, stream.forced)):
+            stream.reuse(known[0])
+            self.slots.put(slot, known[1])
+        if stream.caches:
+            self._prefixes[slot] = Prefixes(stream.forced)
+        stream.snapshot = lambda: self.slots.rows(slot)
+        self._feeds.enter(slot, stream)
+
+    def leave(self, stream: Stream) -> None:
+        """Free a stream's slot."""
+        self._prefixes.pop(stream.slot, None)
+        self.slots.release(stream.slot)
+
+    def advance(self, group: Sequence[Stream]) -> None:
+        """Take every stream of a group some characters further, or to its end."""
+        slots = [stream.slot for stream in group]
+        feeds = {**self.slots.gather(slots), **self._feeds.make(group)}
+        outputs = group[0].session.run(feeds)
+        self.slots.scatter(slots, outputs)
+        tokens, logprobs = outputs["tokens"].T.tolist(), outputs["logprob"].T.tolist()
+        num_steps: list[int] = feeds["num_steps"].tolist()
+        finite = rows_finite(outputs, self.bundle.manifest)
+        for row, (stream, steps) in enumerate(zip(group, num_steps, strict=True)):
+            if not finite[row]:
+                stream.finish("error", not_finite(stream))
+                continue
+            logits = outputs["logits"][:steps, row] if stream.deliver_logits else None
+            stream.take(tokens[row][:steps], logprobs[row][:steps], logits)
+            if stream.caches and stream.position <= stream.first_own:
+                self._publish(stream)
+            if stream.rewinds:
+                self._rewind(stream, row, feeds)
+
+    def _publish(self, stream: Stream) -> None:
+        """Offer the state of a complete beginning of a prompt to streams to come."""
+        length = stream.position
+        if self._cache.wants(length, len(stream.forced), self._cut):
+            digest = self._prefixes[stream.slot].digest(length)
+            self._cache.put(stream.weights, length, digest, self.slots.rows(stream.slot))
+
+    def _rewind(self, stream: Stream, row: int, feeds: Arrays) -> None:
+        """Undo a stream's part of a run that went past its stop string, to take it up to there."""
+        before = {name: feeds[f"state.{name}"][row] for name in self.bundle.initial}
+        self.slots.put(stream.slot, before)
+        stream.rewind(int(feeds["position"][row]))
+        self._feeds.move(stream.slot, stream)
+
+
+def not_finite(stream: Stream) -> RequestError:
+    """The error of a stream whose model left the numbers."""
+    sentence = (
+        f"the model's state or log-probabilities are not finite after character "
+        f"{stream.position}; the ablation may drive it out of its range"
+    )
+    return RequestError("model_error", sentence)
