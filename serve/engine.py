@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from serve import metrics
+from serve.health import Health
 from serve.runtime import Bundle
 from serve.state_cache import StateCache
 from serve.stream import Life, Stream
@@ -43,7 +44,11 @@ class Engine:
     def __init__(self, bundles: Iterable[Bundle], limits: Limits | None = None) -> None:
         self.limits = limits or Limits()
         self.cache = StateCache(self.limits.state_cache_bytes)
-        self._tables = {b: Table(b, self.limits.max_streams, self.cache) for b in bundles}
+        self._tables: dict[Bundle, Table] = {}
+        self._retired: set[Bundle] = set()
+        self.health = Health()
+        for bundle in bundles:
+            self.add(bundle)
         self._waiting: deque[Stream] = deque()
         self._running: list[Stream] = []
         self._wake = threading.Condition()
@@ -80,6 +85,17 @@ class Engine:
         metrics.reset_streams()
         self._thread.start()
 
+    def add(self, bundle: Bundle) -> None:
+        """Take streams of a bundle from now on."""
+        self._tables[bundle] = Table(bundle, self.limits.max_streams, self.cache)
+
+    def retire(self, bundle: Bundle) -> None:
+        """No more streams of a bundle; its table goes when the ones that are here have ended."""
+        with self._wake:
+            self._retired.add(bundle)
+            self.health.forgive()
+            self._wake.notify()
+
     def submit(self, streams: list[Stream]) -> None:
         """Queue streams, all or none; raises `RequestError` if draining or the queue is full."""
         if (asked := len(streams)) > self.limits.max_waiting:
@@ -94,6 +110,9 @@ class Engine:
                 )
             if self._draining:
                 raise RequestError("unavailable", "the server is shutting down; try another one")
+            served = self._tables.keys() - self._retired
+            if not served.issuperset(stream.bundle for stream in streams):
+                raise RequestError("not_found", "model: it has just been unloaded", "model")
             if len(self._waiting) + len(streams) > self.limits.max_waiting:
                 raise RequestError(
                     "queue_full",
@@ -130,6 +149,7 @@ class Engine:
     def tick(self) -> bool:
         """One pass; whether there was anything to do."""
         started = time.perf_counter()
+        self._drop_retired()
         touched = self._drop_dead() + self._admit()
         for group in self._groups():
             self._advance(group)
@@ -171,6 +191,17 @@ class Engine:
         self._release()
         for stream in streams:
             stream.wake()
+
+    def _drop_retired(self) -> None:
+        for bundle in list(self._retired):
+            with self._wake:
+                if any(s.bundle is bundle for s in (*self._running, *self._waiting)):
+                    continue
+                self._retired.discard(bundle)
+                self._tables.pop(bundle, None)
+            served = {b.weights_hash for b in self._tables}
+            if bundle.weights_hash not in served:
+                self.cache.forget(bundle.weights_hash)
 
     def _drop_dead(self) -> list[Stream]:
         """End streams that were cancelled or took too long, before they cost a run."""
@@ -262,4 +293,5 @@ class Engine:
         self._running = [stream for stream in self._running if stream.life is Life.RUNNING]
         for stream in ended:
             self._tables[stream.bundle].leave(stream)
+            self.health.note(stream)
         metrics.count_finished(ended)

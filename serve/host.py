@@ -7,11 +7,14 @@ import asyncio
 import dataclasses
 import secrets
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from serve.ablation import AblationError, parse_ablation, structure
 from serve.engine import Engine, Limits
-from serve.runtime import Bundle, Variant
+from serve.manifest import BundleError
+from serve.runtime import Bundle, Device, DeviceError, Variant
 from serve.vocabulary import Vocabulary
 from serve.wire.errors import RequestError, invalid
 
@@ -27,16 +30,52 @@ class Host:
         limits: Limits | None = None,
         state_key: bytes | None = None,  # that saved states are signed with; None: of this process
     ) -> None:
-        self.bundles, self.state_key = bundles, state_key or secrets.token_bytes(32)
-        texts = {name: b for name, b in bundles.items() if b.manifest.task is None}
-        self.engine = Engine(texts.values(), limits)
-        self.vocabularies = {
-            n: Vocabulary(b.manifest.vocabulary, b.manifest.symbols) for n, b in texts.items()
-        }
+        self.bundles, self.state_key = dict[str, Bundle](), state_key or secrets.token_bytes(32)
+        self._device = next((b.device for b in bundles.values()), Device("cpu", 1))
+        texts = [b for b in bundles.values() if b.manifest.task is None]
+        self.engine = Engine(texts, limits)
+        self.vocabularies: dict[str, Vocabulary] = {}
         # Decompositions and sessions are made here, off the event loop and off the engine.
         self._worker = ThreadPoolExecutor(1, "ablations")
         self._num_queued = 0
-        self._structures: dict[str, list[dict[str, Any]]] = {}
+        self._structures: WeakKeyDictionary[Bundle, list[dict[str, Any]]] = WeakKeyDictionary()
+        for bundle in bundles.values():
+            self._serve(bundle)
+
+    async def load(self, folder: Path) -> Bundle:
+        """Serve one more bundle, or another one under the name of one that is served.
+
+        Streams of a bundle that is replaced end as they began; new ones get the new bundle. Raises
+        `RequestError` for a folder that holds no bundle that works here; nothing changes then.
+        """
+        try:
+            bundle: Bundle = await self._off_loop(Bundle, folder, self._device)
+        except (BundleError, DeviceError, OSError) as error:
+            raise invalid("folder", str(error)) from None
+        before = self.bundles.get(bundle.name)
+        if bundle.manifest.task is None:
+            self.engine.add(bundle)
+        self._serve(bundle)
+        if before is not None:
+            self.engine.retire(before)
+        return bundle
+
+    async def reload(self, model: str) -> Bundle:
+        """Read a served model's folder again."""
+        return await self.load(self.bundle(model).folder)
+
+    def unload(self, model: str) -> None:
+        """Serve a model no more; its streams end as they began."""
+        bundle = self.bundles.pop(self.bundle(model).name)
+        self.vocabularies.pop(bundle.name, None)
+        self.engine.retire(bundle)
+
+    def _serve(self, bundle: Bundle) -> None:
+        name, manifest = bundle.name, bundle.manifest
+        self.bundles[name] = bundle
+        self.vocabularies.pop(name, None)
+        if manifest.task is None:
+            self.vocabularies[name] = Vocabulary(manifest.vocabulary, manifest.symbols)
 
     def start(self) -> None:
         """Start the engine."""
@@ -49,14 +88,12 @@ class Host:
 
     def bundle(self, model: str | None) -> Bundle:
         """The bundle of a model's id, the first one for None; `RequestError` if there is none."""
-        if model is None:
+        if model is None and self.bundles:
             return next(iter(self.bundles.values()))
-        if model not in self.bundles:
-            raise RequestError(
-                "not_found",
-                f"model: found {model!r:.80}, expected one of {', '.join(self.bundles)}",
-                "model",
-            )
+        if model is None or model not in self.bundles:
+            served = f"one of {', '.join(self.bundles)}" if self.bundles else "some: none is served"
+            sentence = f"model: found {model!r:.80}, expected {served}"
+            raise RequestError("not_found", sentence, "model")
         return self.bundles[model]
 
     def text_bundle(self, model: str | None) -> Bundle:
@@ -86,10 +123,10 @@ class Host:
 
     async def structure(self, bundle: Bundle) -> list[dict[str, Any]]:
         """What can be ablated, with spectra and masses; computed once a bundle."""
-        if bundle.name not in self._structures:
+        if bundle not in self._structures:
             found = await self._off_loop(structure, bundle.manifest, bundle.weights)
-            self._structures[bundle.name] = found
-        return self._structures[bundle.name]
+            self._structures[bundle] = found
+        return self._structures[bundle]
 
     def describe(self, bundle: Bundle) -> dict[str, Any]:
         """A model as `/v1/models` shows it."""
@@ -115,7 +152,7 @@ class Host:
     def readiness(self) -> dict[str, Any]:
         """What `/readyz` shows: whether new streams are taken, and what really runs them."""
         return {
-            "ready": self.engine.accepting and self.engine.alive,
+            "ready": self.engine.accepting and self.engine.alive and self.engine.health.good,
             "models": [
                 {k: v for k, v in self.describe(bundle).items() if k in READY_KEYS}
                 for bundle in self.bundles.values()

@@ -76,7 +76,7 @@ class Decoder:
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self._characters = vocabulary.characters
+        self.vocabulary, self._characters = vocabulary, vocabulary.characters
         utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._utf8 = utf8 if vocabulary.is_bytes else None
 

@@ -126,7 +126,6 @@ class Writing:
         )
 
     def _read(self) -> Iterator[Piece]:
-        vocabulary = self._host.vocabularies[self.bundle.name]
         for choice in self.choices:
             if choice.done:
                 continue
@@ -135,7 +134,7 @@ class Writing:
                 continue
             indices = [i for delivery in arrived for i in delivery.characters]
             text = choice.decoder.feed(indices, final=choice.done)
-            yield self._piece(choice, text, arrived, vocabulary)
+            yield self._piece(choice, text, arrived)
             choice.started = True
             if choice.branch:
                 choice.text.append(text)
@@ -145,11 +144,11 @@ class Writing:
         choice: Choice,
         text: str,
         arrived: list[Delivery],
-        vocabulary: Vocabulary,
     ) -> Piece:
         stream, characters = choice.stream, None
         if self.request.logprobs is not None:
             top = self.request.logprobs
+            vocabulary = choice.decoder.vocabulary
             characters = [c for d in arrived for c in describe_characters(d, vocabulary, top)]
             if not choice.started and characters and self.request.echo and len(stream.forced):
                 characters[0] = Character(characters[0].text, None, {})
