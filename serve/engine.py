@@ -32,6 +32,7 @@ class Limits:
     max_streams: int = 256  # running at once, per bundle
     max_waiting: int = 1024  # queued
     queue_timeout_s: float = 30.0  # from arrival to a slot
+    first_timeout_s: float = 60.0  # from the slot to the first written character
     total_timeout_s: float = 600.0  # from arrival to the last character
     unread_timeout_s: float = 30.0  # that a stream rests because its client doesn't read
 
@@ -203,6 +204,12 @@ class Engine:
                 f"ran for {age:.1f} s, expected at most "
                 f"{limits.total_timeout_s} s (total_timeout_s); ask for less text",
             )
+        if stream.awaits_first and (since := now - stream.admitted_at) > limits.first_timeout_s:
+            return RequestError(
+                "timeout",
+                f"wrote nothing in the first {since:.1f} s in its slot, expected at most "
+                f"{limits.first_timeout_s} s (first_timeout_s); shorten the prompt",
+            )
         rested = now - stream.resting_since if stream.resting_since else 0.0
         if rested > limits.unread_timeout_s:
             return RequestError(
@@ -225,8 +232,10 @@ class Engine:
                 admitted.append(stream)
             self._waiting.extendleft(reversed(passed))
         self._running += admitted
+        now = time.monotonic()
         for stream in admitted:
-            metrics.observe_queue(time.monotonic() - stream.created)
+            stream.admitted_at = now
+            metrics.observe_queue(now - stream.created)
             if stream.length == 0:
                 stream.finish("length")
         return admitted
@@ -255,6 +264,7 @@ class Engine:
         bundle, slots = group[0].bundle, [stream.slot for stream in group]
         table = self._tables[bundle.name]
         feeds = {**table.gather(slots), **make_feeds(group, bundle.manifest)}
+        metrics.observe_fill(len(group) / self.limits.max_streams)
         outputs = group[0].session.run(feeds)
         table.scatter(slots, outputs)
         finite = rows_finite(outputs, bundle.manifest)

@@ -159,6 +159,7 @@ class Bundle:
         self.initial = {state.name: self.weights[state.initial] for state in self.states}
         self.plain = Variant(Session(folder, self.manifest, device, {}), None)
         check_graph(folder, self.manifest, *self.plain.session.interface())
+        self.num_made = 0  # sessions of ablated models
         self._variants: OrderedDict[str, Variant] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -171,6 +172,11 @@ class Bundle:
     def name(self) -> str:
         """The model's id."""
         return self.manifest.name
+
+    @property
+    def num_kept(self) -> int:
+        """Sessions of ablated models that are kept."""
+        return sum(v.session is not self.plain.session for v in list(self._variants.values()))
 
     @functools.cached_property
     def trials(self) -> Trials:
@@ -197,6 +203,7 @@ class Bundle:
             session = self.plain.session
             if ablation.edits:
                 session = Session(self.folder, self.manifest, self.device, applied.weights)
+                self.num_made += 1
             removed = [removed_json(removed) for removed in applied.removed]
             self._variants[key] = Variant(session, {"removed": removed})
         self._variants.move_to_end(key)

@@ -63,6 +63,7 @@ class Stream:
         self.settings = settings or SamplingSettings()
         self.deliver_forced, self.deliver_logits, self.wake = deliver_forced, deliver_logits, wake
         self.created, self.first_at = time.monotonic(), 0.0  # first_at: first written character
+        self.admitted_at = self.ended_at = 0.0  # 0: not yet
         self.resting_since = 0.0  # since when the client leaves too much unread; 0: it doesn't
         self.life, self.slot, self.position = Life.WAITING, -1, 0
         self.cancelled = False
@@ -88,6 +89,11 @@ class Stream:
     def num_written(self) -> int:
         """Characters that the stream has written itself."""
         return max(0, self.position - len(self.forced))
+
+    @property
+    def awaits_first(self) -> bool:
+        """Whether it holds a slot, is to write, and has written nothing yet."""
+        return bool(self.admitted_at and self.max_tokens and not self.first_at)
 
     def collect(self) -> tuple[list[Delivery], bool]:
         """What has arrived since the last call, and whether that was all; `error` says why."""
@@ -151,6 +157,7 @@ class Stream:
         self._outbox.append(piece)
 
     def _end(self) -> None:
+        self.ended_at = time.monotonic()
         self.life = Life.FINISHED
 
 
