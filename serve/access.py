@@ -71,7 +71,7 @@ def parse_keys(text: str, source: str) -> tuple[Key, ...]:
     keys = tuple(_key(entry, f"{source}: keys[{i}]") for i, entry in enumerate(entries))
     for what in ("name", "sha256"):
         if len({getattr(key, what) for key in keys}) < len(keys):
-            raise ValueError(f"{source}: found a {what} twice, expected one entry a key")
+            raise ValueError(f"{source}: found a {what} twice, expected each once; choose another")
     return keys
 
 

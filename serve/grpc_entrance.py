@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import grpc
 from google.protobuf.message import Message
 
-from serve.call import Call, note_error
+from serve.call import note_error
 from serve.entrance import Entrance
 from serve.limits import MAX_MESSAGE_BYTES
 from serve.wire.errors import RequestError
@@ -19,7 +19,7 @@ from serve.wire.errors import RequestError
 OPEN = ("/grpc.health.v1.Health/", "/grpc.reflection.")
 Context = grpc.aio.ServicerContext[Any, Any]
 Details = grpc.HandlerCallDetails
-Handler = grpc.RpcMethodHandler[Any, Any]
+Handler = Any  # grpc.RpcMethodHandler, whose generics exist in its stubs only
 
 
 class GrpcEntrance(grpc.aio.ServerInterceptor):
@@ -29,12 +29,12 @@ class GrpcEntrance(grpc.aio.ServerInterceptor):
         self._entrance = entrance
 
     async def intercept_service(
-        self, continuation: Callable[[Details], Awaitable[Handler | None]], details: Details
-    ) -> Handler | None:
+        self, continuation: Callable[[Details], Awaitable[Handler]], details: Details
+    ) -> Handler:
         """The handler of a call, with the entrance before it."""
-        handler: Any = await continuation(details)
+        handler = await continuation(details)
         if handler is None or details.method.startswith(OPEN):
-            return handler  # type: ignore[no-any-return]
+            return handler
 
         async def answer(request: Message, context: Context) -> Any:
             headers = {key: str(value) for key, value in context.invocation_metadata() or ()}
@@ -43,19 +43,20 @@ class GrpcEntrance(grpc.aio.ServerInterceptor):
                 try:
                     with self._entrance.admit(call, headers, True):
                         require_small(request)
-                        return await _answered(handler, request, context)
+                        reply = await _answered(handler, request, context)
+                        call.status = "OK"
+                        return reply
                 except RequestError as error:  # the gate's; handlers end the call themselves
                     await abort(context, error)
                 finally:
-                    call.status = _status(call, context)
+                    call.status = call.status or _status(context)
 
         make: Any = (
             grpc.unary_stream_rpc_method_handler
             if handler.response_streaming
             else grpc.unary_unary_rpc_method_handler
         )
-        wrapped: Handler = make(answer, handler.request_deserializer, handler.response_serializer)
-        return wrapped
+        return make(answer, handler.request_deserializer, handler.response_serializer)
 
 
 def require_small(request: Message) -> None:
@@ -88,6 +89,6 @@ async def _answered(handler: Any, request: Message, context: Context) -> Any:
             await context.write(reply)
 
 
-def _status(call: Call, context: Context) -> str:
+def _status(context: Context) -> str:
     code = context.code()  # set by an abort only
-    return ("OK" if call.error is None else call.error) if not code else str(code)
+    return code.name if isinstance(code, grpc.StatusCode) else "CANCELLED"
