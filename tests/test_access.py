@@ -353,9 +353,9 @@ def test_http_and_grpc_speak_tls_and_nothing_else(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     cert, key = certificate
-    arguments = ("--tls-cert", str(cert), "--tls-key", str(key))
     api_key = add_key(tmp_path / "keys.toml", "ci")
-    arguments += ("--keys", str(tmp_path / "keys.toml"))
+    arguments = ["--tls-cert", str(cert), "--tls-key", str(key)]
+    arguments += ["--keys", str(tmp_path / "keys.toml")]
     with start_server(tmp_path, str(SHIPPED / TANH), *arguments) as server:
         address = server.grpc_address
         options: dict[str, Any] = {"max_tokens": 20, "seed": 7}
