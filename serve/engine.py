@@ -204,7 +204,8 @@ class Engine:
                 f"ran for {age:.1f} s, expected at most "
                 f"{limits.total_timeout_s} s (total_timeout_s); ask for less text",
             )
-        if stream.awaits_first and (since := now - stream.admitted_at) > limits.first_timeout_s:
+        is_to_write = not stream.first_at and stream.admitted_at and stream.max_tokens
+        if is_to_write and (since := now - stream.admitted_at) > limits.first_timeout_s:
             return RequestError(
                 "timeout",
                 f"wrote nothing in the first {since:.1f} s in its slot, expected at most "

@@ -90,11 +90,6 @@ class Stream:
         """Characters that the stream has written itself."""
         return max(0, self.position - len(self.forced))
 
-    @property
-    def awaits_first(self) -> bool:
-        """Whether it holds a slot, is to write, and has written nothing yet."""
-        return bool(self.admitted_at and self.max_tokens and not self.first_at)
-
     def collect(self) -> tuple[list[Delivery], bool]:
         """What has arrived since the last call, and whether that was all; `error` says why."""
         finished = self.life is Life.FINISHED  # read first: nothing arrives after it
