@@ -1,7 +1,7 @@
 """Train, export, serve, stream and ablate small sequence models on matrix groups.
 
 `torsor COMMAND --help` says more. Where the server is comes from --url, else from TORSOR_URL or,
-with --grpc, TORSOR_GRPC_URL.
+with --grpc, TORSOR_GRPC_URL. TORSOR_API_KEY holds the key, where the server wants one.
 
 Exit codes: 0 done, 1 error, 2 wrong usage, 130 stopped by Ctrl-C.
 """
@@ -28,6 +28,7 @@ ROOMS = {
     "train": _Room("train.__main__", "train", "train a model; writes a run of checkpoints"),
     "export": _Room("export.__main__", "export", "turn a checkpoint into a bundle"),
     "serve": _Room("serve.__main__", "serve", "serve bundles over HTTP and gRPC"),
+    "key": _Room("serve.access", "serve", "make an API key for a server"),
     "demo": _Room(
         "clients.demo",
         "train,export,serve,client",
@@ -95,8 +96,9 @@ def _server_options() -> argparse.ArgumentParser:
     group.add_argument(
         "--url",
         help="where the server is (default: $TORSOR_URL or http://127.0.0.1:3000; "
-        "with --grpc HOST:PORT, $TORSOR_GRPC_URL or 127.0.0.1:3001)",
+        "with --grpc HOST:PORT or https://HOST:PORT, $TORSOR_GRPC_URL or 127.0.0.1:3001)",
     )
+    group.add_argument("--ca", metavar="FILE", help="certificates to trust, PEM")
     group.add_argument("--grpc", action="store_true", help="ask over gRPC")
     group.add_argument("--json", action="store_true", help="print the answer as one JSON text")
     return parser

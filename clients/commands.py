@@ -22,19 +22,25 @@ if TYPE_CHECKING:  # only the client that is asked for is loaded
 
 def run(args: Namespace) -> None:
     """Run the command; raises the errors of clients/errors.py, and ValueError for bad input."""
-    with open_client(args.url, args.grpc) as client:
+    with open_client(args.url, args.grpc, args.ca) as client:
         COMMANDS[args.command](client, args)
 
 
-def open_client(url: str | None, over_grpc: bool) -> "Client":
-    """The client of the server at `url`, else at the environment's, else at the usual address."""
+def open_client(url: str | None, over_grpc: bool, ca: str | None) -> "Client":
+    """The client of the server at `url`, else at the environment's, else at the usual address.
+
+    The API key is the environment's: a command line can be read by everybody on the machine.
+    """
+    api_key = os.environ.get("TORSOR_API_KEY")
     if over_grpc:
         from clients.grpc_client import DEFAULT_TARGET, GrpcClient
 
-        return GrpcClient(url or os.environ.get("TORSOR_GRPC_URL") or DEFAULT_TARGET)
+        target = url or os.environ.get("TORSOR_GRPC_URL") or DEFAULT_TARGET
+        return GrpcClient(target, api_key=api_key, ca=ca)
     from clients.http_client import DEFAULT_URL, HttpClient
 
-    return HttpClient(url or os.environ.get("TORSOR_URL") or DEFAULT_URL)
+    url = url or os.environ.get("TORSOR_URL") or DEFAULT_URL
+    return HttpClient(url, api_key=api_key, ca=ca)
 
 
 def read_ablation(source: str | None) -> Ablation | None:

@@ -58,7 +58,7 @@ class ServerError(TorsorError):
     """The request was refused or failed; `code` is one of serve/wire/errors.py, `field` says where.
 
     What breaks the server's own rules for requests is refused here already, with equal words.
-    `retry_after_s` is given with code `queue_full` over HTTP.
+    `retry_after_s` is given with the codes `queue_full` and `rate_limited`, where it is known.
     """
 
     def __init__(

@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 from google.protobuf.struct_pb2 import Struct
 
 from clients import answers
+from clients.access import bearer, read_ca
 from clients.errors import (
     ConnectionFailed,
     ServerError,
@@ -53,13 +54,28 @@ Request = TypeVar("Request", bound=Message)
 
 
 class GrpcClient:
-    """`target` is HOST:PORT; `deadline_s` the time for a whole call, None: the server's limits."""
+    """`target` is HOST:PORT; `deadline_s` the time for a whole call, None: the server's limits.
 
-    def __init__(self, target: str = DEFAULT_TARGET, *, deadline_s: float | None = None) -> None:
+    With TLS where `tls` is true, `ca` names a file of certificates to trust, or `target` begins
+    with https://. `api_key` goes with every call.
+    """
+
+    def __init__(
+        self,
+        target: str = DEFAULT_TARGET,
+        *,
+        deadline_s: float | None = None,
+        api_key: str | None = None,
+        tls: bool = False,
+        ca: str | None = None,
+    ) -> None:
+        tls = tls or ca is not None or target.startswith("https://")
+        target = target.removeprefix("https://").removesuffix("/")
         if "://" in target:
-            raise ValueError(f"target: found {target!r}, expected HOST:PORT")
+            raise ValueError(f"target: found {target!r}, expected HOST:PORT or https://HOST:PORT")
         self.target, self._deadline_s = target, deadline_s
-        self._channel = grpc.insecure_channel(target, options=_channel_options(target))
+        self._metadata = tuple(bearer(api_key).items())
+        self._channel = _open_channel(target, tls, ca)
         self._stub: Any = TorsorStub(self._channel)  # type: ignore[no-untyped-call]  # generated
 
     def models(self) -> tuple[ModelInfo, ...]:
@@ -117,12 +133,12 @@ class GrpcClient:
 
     def _ask(self, method: Any, request: Message) -> Any:
         try:
-            return method(request, timeout=self._deadline_s)
+            return method(request, timeout=self._deadline_s, metadata=self._metadata)
         except grpc.RpcError as error:
             raise _translate(error, self.target, started=False) from error
 
     def _stream(self, request: pb.GenerateRequest) -> Generator[Chunk, None, None]:
-        call = self._stub.Generate(request, timeout=self._deadline_s)
+        call = self._stub.Generate(request, timeout=self._deadline_s, metadata=self._metadata)
         started = False
         try:
             for message in call:
@@ -132,6 +148,14 @@ class GrpcClient:
             raise _translate(error, self.target, started) from error
         finally:
             call.cancel()  # does nothing to a call that has ended
+
+
+def _open_channel(target: str, tls: bool, ca: str | None) -> grpc.Channel:
+    options = _channel_options(target)
+    if not tls:
+        return grpc.insecure_channel(target, options=options)
+    credentials = grpc.ssl_channel_credentials(None if ca is None else read_ca(ca))
+    return grpc.secure_channel(target, credentials, options=options)
 
 
 def _channel_options(target: str) -> list[tuple[str, int]]:
@@ -234,7 +258,11 @@ def _translate(error: grpc.RpcError, target: str, started: bool) -> TorsorError:
     code, details = error.code(), error.details() or ""
     trailing = {key: str(value) for key, value in error.trailing_metadata() or ()}
     if "torsor-code" in trailing:
-        return ServerError(trailing["torsor-code"], details, trailing.get("torsor-field") or None)
+        field, wait_s = trailing.get("torsor-field"), trailing.get("torsor-retry-after-s")
+        retry_after_s = float(wait_s) if wait_s else None
+        return ServerError(trailing["torsor-code"], details, field or None, retry_after_s)
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
+        return ServerError("too_large", f"message: {details} (max_message_bytes)")  # gRPC's own
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return ServerError("timeout", f"deadline_s: found no whole answer in time ({details})")
     if code is grpc.StatusCode.UNAVAILABLE and not started:

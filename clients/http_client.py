@@ -9,9 +9,11 @@
 - Every verb may raise the errors of clients/errors.py.
 - A stream starts when its first chunk is asked for. Closing it early (`close`, `aclose`, or leaving
   the loop over a sync one) ends it on the server too.
+- `api_key` goes with every request; `ca` is a file of certificates to trust instead of the usual.
 - On this machine no proxy is used, whatever the environment says.
 """
 
+import ssl
 from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn, Self, TypeVar, Unpack
@@ -19,6 +21,7 @@ from typing import Any, NoReturn, Self, TypeVar, Unpack
 import httpx
 
 from clients import calls
+from clients.access import bearer, read_ca
 from clients.calls import Call, StreamCall
 from clients.errors import ConnectionFailed, StreamBroken
 from clients.events import EventStream
@@ -38,9 +41,16 @@ class HttpClient:
     ValueError for a `url` that is not one.
     """
 
-    def __init__(self, url: str = DEFAULT_URL, *, max_silence_s: float | None = None) -> None:
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        max_silence_s: float | None = None,
+        api_key: str | None = None,
+        ca: str | None = None,
+    ) -> None:
         self.url = url
-        self._http = httpx.Client(**_settings(url, max_silence_s))
+        self._http = httpx.Client(**_settings(url, max_silence_s, api_key, ca))
 
     def models(self) -> tuple[ModelInfo, ...]:
         """The models that the server holds."""
@@ -104,9 +114,16 @@ class HttpClient:
 class AsyncHttpClient:
     """`HttpClient` for asyncio; a stream that is left early is closed by its `aclose`."""
 
-    def __init__(self, url: str = DEFAULT_URL, *, max_silence_s: float | None = None) -> None:
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        max_silence_s: float | None = None,
+        api_key: str | None = None,
+        ca: str | None = None,
+    ) -> None:
         self.url = url
-        self._http = httpx.AsyncClient(**_settings(url, max_silence_s))
+        self._http = httpx.AsyncClient(**_settings(url, max_silence_s, api_key, ca))
 
     async def models(self) -> tuple[ModelInfo, ...]:
         """The models that the server holds."""
@@ -166,7 +183,9 @@ class AsyncHttpClient:
         events.end()
 
 
-def _settings(url: str, max_silence_s: float | None) -> dict[str, Any]:
+def _settings(
+    url: str, max_silence_s: float | None, api_key: str | None, ca: str | None
+) -> dict[str, Any]:
     try:
         host = httpx.URL(url).host if url.startswith(("http://", "https://")) else ""
     except httpx.InvalidURL:
@@ -175,12 +194,19 @@ def _settings(url: str, max_silence_s: float | None) -> dict[str, Any]:
         raise ValueError(f"url: found {url!r}, expected http://HOST:PORT")
     return {
         "base_url": url,
-        "headers": {"Content-Type": "application/json"},
+        "headers": {"Content-Type": "application/json", **bearer(api_key)},
         "timeout": httpx.Timeout(max_silence_s, connect=CONNECT_TIMEOUT_S),
         "trust_env": host not in LOOPBACK,
         # To read the certificates takes 0.1 s, and plain http never looks at them
-        "verify": url.startswith("https://"),
+        "verify": url.startswith("https://") if ca is None else _trusting(ca),
     }
+
+
+def _trusting(ca: str) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cadata=read_ca(ca).decode("ascii"))
+    except (ssl.SSLError, UnicodeDecodeError):
+        raise ValueError(f"ca: found no certificates in {ca}, expected them as PEM") from None
 
 
 def _answer(call: Call[Answer], url: str, response: httpx.Response) -> Answer:

@@ -15,11 +15,13 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
+from serve.access import read_keys
 from serve.manifest import BundleError
 from serve.native.library import status
 from serve.runtime import Bundle, DeviceError, load_bundles
 from serve.saved_state import read_key
-from serve.settings import DEVICES, Settings, environment
+from serve.settings import DEVICES, LOG_FORMATS, Settings, environment
+from serve.tls import check_tls
 
 ROOT = Path(__file__).parent.parent
 FLUSH_S = 10  # after the grace time, for clients that still read what was sent
@@ -30,6 +32,11 @@ def main(arguments: list[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
     try:
         settings = settings_of(options)
+        read_key(settings.state_key)
+        if settings.keys:
+            read_keys(Path(settings.keys))
+        if settings.tls_cert:
+            check_tls(settings.tls_cert, settings.tls_key)
         bundles = load_bundles(settings.folders, settings.device, settings.num_threads)
         if not bundles:
             raise ValueError("bundles: found none to serve, expected some; export one first")
@@ -74,6 +81,14 @@ def make_parser() -> argparse.ArgumentParser:
         help="queued, then 429 (default: 1024)",
     )
     add("--grace-s", type=float, default=defaults.grace_s, help="for running streams (default: 20)")
+    _add_states(parser, defaults)
+    _add_timeouts(parser, defaults)
+    _add_access(parser, defaults)
+    return parser
+
+
+def _add_states(parser: argparse.ArgumentParser, defaults: Settings) -> None:
+    add = parser.add_argument_group("states").add_argument
     add(
         "--state-cache-mb",
         type=int,
@@ -82,11 +97,30 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add(
         "--state-key",
-        default="",
+        type=Path,
         help="file with the secret that saved states are signed with;\n"
         "servers with the same one take each other's (default: one made in the cache)",
     )
-    return parser
+
+
+def _add_timeouts(parser: argparse.ArgumentParser, defaults: Settings) -> None:
+    add = parser.add_argument_group("limits of a stream, in seconds").add_argument
+    for name, help in (
+        ("queue_timeout_s", "from arrival to a slot"),
+        ("first_timeout_s", "from the slot to the first written character"),
+        ("total_timeout_s", "from arrival to the last character"),
+    ):
+        default = getattr(defaults, name)
+        option = f"--{name.replace('_', '-')}"
+        add(option, type=float, default=default, help=f"{help} (default: {default:g})")
+
+
+def _add_access(parser: argparse.ArgumentParser, defaults: Settings) -> None:
+    add = parser.add_argument_group("access and log").add_argument
+    add("--keys", type=Path, help="file of API keys, see torsor key (default: everybody may ask)")
+    add("--tls-cert", type=Path, help="certificate chain, PEM; for HTTP and gRPC")
+    add("--tls-key", type=Path, help="its private key, PEM")
+    add("--log-format", choices=LOG_FORMATS, default=defaults.log_format, help="(default: text)")
 
 
 def settings_of(options: argparse.Namespace) -> Settings:
@@ -100,11 +134,10 @@ def settings_of(options: argparse.Namespace) -> Settings:
             f"bundles: found {odd[0]}, expected a path without {os.pathsep!r}; rename it"
         )
     given = {f.name: getattr(options, f.name) for f in fields(Settings) if f.name in vars(options)}
+    paths = {name: given[name] for name in ("keys", "tls_cert", "tls_key", "state_key")}
+    given |= {name: str(path.resolve()) if path else "" for name, path in paths.items()}
     folders = os.pathsep.join(str(path.resolve()) for path in options.bundles)
-    key = options.state_key and str(Path(options.state_key).resolve())
-    settings = Settings(**given | {"bundles": folders, "grpc_host": options.host, "state_key": key})
-    read_key(key)
-    return settings
+    return Settings(**given | {"bundles": folders, "grpc_host": options.host})
 
 
 def require_free_port(host: str, port: int, option: str) -> None:
@@ -127,7 +160,8 @@ def announce(bundles: dict[str, Bundle], options: argparse.Namespace) -> None:
         print(f"{name}: {bundle.manifest.family}, {parameters:,} parameters, {runs_on}")
     print(status())
     grpc = f", gRPC {options.host}:{options.grpc_port}" if options.grpc_port else ""
-    print(f"http://{options.host}:{options.port}{grpc}; Ctrl-C stops", flush=True)
+    scheme = "https" if options.tls_cert else "http"
+    print(f"{scheme}://{options.host}:{options.port}{grpc}; Ctrl-C stops", flush=True)
 
 
 def bento_environment(port: int) -> dict[str, str]:
@@ -149,6 +183,8 @@ def bento_command(options: argparse.Namespace) -> list[str]:
         *("--working-dir", str(ROOT)),
         *("--host", options.host, "--port", str(options.port)),
         *("--timeout-graceful-shutdown", str(FLUSH_S)),
+        *(("--ssl-certfile", str(options.tls_cert.resolve())) if options.tls_cert else ()),
+        *(("--ssl-keyfile", str(options.tls_key.resolve())) if options.tls_key else ()),
     ]
 
 

@@ -11,9 +11,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from serve import metrics
+from serve.deadlines import Limits as Limits
+from serve.deadlines import overdue
 from serve.health import Health
 from serve.runtime import Bundle
 from serve.state_cache import StateCache
@@ -24,18 +25,6 @@ from serve.wire.errors import RequestError, invalid
 IDLE_S = 1.0  # how long the loop sleeps when nothing is to be done and nobody wakes it
 UNREAD_S = 0.005  # and when every stream waits for its client to read
 MAX_UNREAD = 1024  # characters; a stream whose client reads no faster rests
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What one engine takes on."""
-
-    max_streams: int = 256  # running at once, per bundle
-    max_waiting: int = 1024  # queued
-    queue_timeout_s: float = 30.0  # from arrival to a slot
-    total_timeout_s: float = 600.0  # from arrival to the last character
-    unread_timeout_s: float = 30.0  # that a stream rests because its client doesn't read
-    state_cache_bytes: int = 64 << 20  # of states after the beginnings of prompts
 
 
 class Engine:
@@ -211,7 +200,7 @@ class Engine:
         for stream in streams:
             if stream.cancelled:
                 stream.finish("cancelled")
-            elif error := self._overdue(stream, now):
+            elif error := overdue(stream, self.limits, now):
                 stream.finish("error", error)
             if stream.life is Life.FINISHED:
                 dead.append(stream)
@@ -221,29 +210,6 @@ class Engine:
                 self._waiting = deque(s for s in self._waiting if s.life is Life.WAITING)
                 metrics.count_finished(s for s in dead if s.slot < 0)
         return dead
-
-    def _overdue(self, stream: Stream, now: float) -> RequestError | None:
-        age, limits = now - stream.created, self.limits
-        if stream.life is Life.WAITING and age > limits.queue_timeout_s:
-            return RequestError(
-                "timeout",
-                f"waited {age:.1f} s for a slot, expected at most "
-                f"{limits.queue_timeout_s} s (queue_timeout_s); try again later",
-            )
-        if age > limits.total_timeout_s:
-            return RequestError(
-                "timeout",
-                f"ran for {age:.1f} s, expected at most "
-                f"{limits.total_timeout_s} s (total_timeout_s); ask for less text",
-            )
-        rested = now - stream.resting_since if stream.resting_since else 0.0
-        if rested > limits.unread_timeout_s:
-            return RequestError(
-                "timeout",
-                f"{stream.num_unread} characters were left unread for {rested:.1f} s, expected "
-                f"at most {limits.unread_timeout_s} s (unread_timeout_s); read faster",
-            )
-        return None
 
     def _admit(self) -> list[Stream]:
         admitted, passed = list[Stream](), list[Stream]()
@@ -259,8 +225,10 @@ class Engine:
                 admitted.append(stream)
             self._waiting.extendleft(reversed(passed))
         self._running += admitted
+        now = time.monotonic()
         for stream in admitted:
-            metrics.observe_queue(time.monotonic() - stream.created)
+            stream.admitted_at = now
+            metrics.observe_queue(now - stream.created)
             if stream.position >= stream.end:
                 stream.finish("length")
         return admitted

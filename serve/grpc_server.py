@@ -5,7 +5,7 @@ standard health and reflection services.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import grpc
 from google.protobuf.json_format import ParseDict
@@ -15,8 +15,10 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from serve import metrics
+from serve.entrance import Entrance
+from serve.grpc_entrance import GrpcEntrance, abort
 from serve.host import Host
-from serve.openai_api import MAX_BODY_BYTES
+from serve.limits import MAX_MESSAGE_BYTES, all_limits
 from serve.scoring import score
 from serve.wire import torsor_pb2 as pb
 from serve.wire import torsor_pb2_grpc as rpc
@@ -38,7 +40,8 @@ class TorsorServicer(rpc.TorsorServicer):
     async def Models(self, request: pb.ModelsRequest, context: Context) -> pb.ModelsReply:
         """All models."""
         del request, context
-        pages = [self._host.describe(bundle) for bundle in self._host.bundles.values()]
+        limits = {"limits": all_limits(self._host.engine.limits)}
+        pages = [self._host.describe(b) | limits for b in self._host.bundles.values()]
         models = [pb.Model(id=page["id"], details=to_struct(page)) for page in pages]
         return pb.ModelsReply(models=models)
 
@@ -85,16 +88,22 @@ class TorsorServicer(rpc.TorsorServicer):
             writing.close()
 
 
-async def start_grpc_server(host: Host, address: str) -> tuple[grpc.aio.Server, Any]:
+async def start_grpc_server(
+    host: Host,
+    address: str,
+    entrance: Entrance | None = None,
+    credentials: grpc.ServerCredentials | None = None,
+) -> tuple[grpc.aio.Server, Any]:
     """A started server at HOST:PORT with health and reflection; and its health servicer.
 
-    Raises `OSError` if the address can't be bound.
+    `credentials`: of TLS; None: plain text. Raises `OSError` if the address can't be bound.
     """
     server = grpc.aio.server(
+        interceptors=[GrpcEntrance(entrance or Entrance())],
         options=[
             ("grpc.so_reuseport", 0),  # a second server on the port must fail, not share it
-            ("grpc.max_receive_message_length", MAX_BODY_BYTES),
-        ]
+            ("grpc.max_receive_message_length", 2 * MAX_MESSAGE_BYTES),  # the entrance says why
+        ],
     )
     rpc.add_TorsorServicer_to_server(  # type: ignore[no-untyped-call]
         TorsorServicer(host), server
@@ -104,7 +113,10 @@ async def start_grpc_server(host: Host, address: str) -> tuple[grpc.aio.Server, 
     names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflection.enable_server_reflection(names, server)
     try:
-        server.add_insecure_port(address)
+        if credentials is None:
+            server.add_insecure_port(address)
+        else:
+            server.add_secure_port(address, credentials)
     except RuntimeError as error:
         raise OSError(f"gRPC can't listen on {address}: {error}") from None
     await server.start()
@@ -190,15 +202,6 @@ def unexpected() -> RequestError:
     """Our own mistake, logged; clients learn no more than that."""
     metrics.log.exception("a call failed")
     return RequestError("internal", "the server failed; see its log")
-
-
-async def abort(context: Context, error: RequestError) -> NoReturn:
-    """End a call with an error's status, sentence, code and field."""
-    trailing = [("torsor-code", error.code)]
-    if error.field is not None:
-        trailing.append(("torsor-field", ascii(error.field)[1:-1]))  # metadata is ASCII
-    status = grpc.StatusCode[error.grpc_status]
-    await context.abort(status, error.message, tuple(trailing))
 
 
 def _character(character: Character) -> pb.Character:

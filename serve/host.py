@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from serve.ablation import AblationError, parse_ablation, structure
+from serve import metrics
+from serve.ablation import Ablation, AblationError, parse_ablation, structure
 from serve.engine import Engine, Limits
 from serve.manifest import BundleError
 from serve.runtime import Bundle, Device, DeviceError, Variant
@@ -116,7 +117,7 @@ class Host:
             return bundle.plain
         try:
             parsed = parse_ablation(ablation, bundle.manifest)
-            variant: Variant = await self._off_loop(bundle.variant, parsed)
+            variant: Variant = await self._off_loop(self._make_variant, bundle, parsed)
         except AblationError as error:
             raise RequestError("invalid_request", str(error), error.field) from None
         return variant
@@ -159,9 +160,19 @@ class Host:
             ],
         }
 
+    def _make_variant(self, bundle: Bundle, ablation: Ablation) -> Variant:
+        made = bundle.num_made
+        variant = bundle.variant(ablation)
+        kept = sum(bundle.num_kept for bundle in self.bundles.values())
+        metrics.observe_sessions(kept, bundle.num_made - made)
+        return variant
+
     async def _off_loop(self, function: Any, *arguments: Any) -> Any:
         if self._num_queued >= MAX_QUEUED_ABLATIONS:
-            sentence = f"{self._num_queued} ablations are being prepared, expected fewer; try later"
+            sentence = (
+                f"{self._num_queued} ablations are being prepared, expected fewer than "
+                f"{MAX_QUEUED_ABLATIONS} (max_queued_ablations); try later"
+            )
             raise RequestError("queue_full", sentence)
         try:
             loop = asyncio.get_running_loop()

@@ -1,7 +1,7 @@
 """What the server measures of itself, as Prometheus reads it; and its log.
 
 Plain prometheus_client: BentoML serves it at /metrics. Observed once a tick or a stream, never once
-a character.
+a character. A stream that its client left counts in torsor_streams_total with reason "cancelled".
 """
 
 import logging
@@ -15,6 +15,7 @@ from serve.stream import Stream
 log = logging.getLogger("torsor")
 
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+_SHARES = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 
 # There is one worker, so the newest value is the value; a sum would keep those of dead workers.
 _running = Gauge(
@@ -25,6 +26,12 @@ _finished = Counter("torsor_streams_total", "Streams that ended, by how", ["mode
 _errors = Counter("torsor_errors_total", "Streams that ended in an error, by code", ["code"])
 _prompt = Counter("torsor_prompt_characters_total", "Characters that clients gave", ["model"])
 _written = Counter("torsor_written_characters_total", "Characters that models wrote", ["model"])
+_refused = Counter("torsor_refused_total", "Requests refused at the gate, by code", ["code"])
+_sessions = Gauge(
+    "torsor_ablation_sessions", "Sessions of ablated models kept", multiprocess_mode="mostrecent"
+)
+_sessions_made = Counter("torsor_ablation_sessions_made_total", "Sessions of ablated models made")
+_fill = Histogram("torsor_batch_fill", "Rows of a run over max_streams", buckets=_SHARES)
 _tick = Histogram("torsor_tick_seconds", "One pass of the engine", buckets=_FAST)
 _queue = Histogram("torsor_queue_seconds", "From arrival to a slot", buckets=_FAST)
 _first = Histogram("torsor_first_character_seconds", "Arrival to first character", buckets=_FAST)
@@ -44,6 +51,23 @@ def reset_streams() -> None:
     """No stream is here: the engine has just started."""
     _running.set(0)
     _waiting.set(0)
+    _sessions.set(0)
+
+
+def observe_fill(share: float) -> None:
+    """A run has taken this share of the rows that it could have."""
+    _fill.observe(share)
+
+
+def count_refused(code: str) -> None:
+    """A request was refused for its API key."""
+    _refused.labels(code).inc()
+
+
+def observe_sessions(num_kept: int, num_made: int) -> None:
+    """Sessions of ablated models: how many are kept, and how many were just made."""
+    _sessions.set(num_kept)
+    _sessions_made.inc(num_made)
 
 
 def observe_queue(seconds: float) -> None:

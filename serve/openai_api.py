@@ -6,6 +6,7 @@ serve/scoring.py. Here is only how answers look on this wire.
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,15 +26,15 @@ from serve.answers import (
     whole_completion,
     whole_pair,
 )
+from serve.call import current_call, note_error
 from serve.host import Host
+from serve.limits import BODY_TIMEOUT_S, MAX_BODY_BYTES, all_limits
 from serve.scoring import score
-from serve.wire.errors import RETRY_AFTER_S, RequestError
+from serve.wire.errors import RequestError
 from serve.wire.requests import CompletionRequest, PairRequest, ScoreRequest, parse_request
 from serve.writing import Writing, open_writing
 
 PAGE = Path(__file__).parent.parent / "clients" / "playground" / "index.html"
-MAX_BODY_BYTES = 16 << 20
-BODY_TIMEOUT_S = 30
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 CLIENT_GONE = 499  # nginx's status for it; nobody reads the answer
 
@@ -59,6 +60,12 @@ def make_app(host_of: Callable[[], Host]) -> FastAPI:
         host = host_of()
         data = [host.describe(bundle) for bundle in host.bundles.values()]
         return {"object": "list", "data": data}
+
+    @app.get("/v1/limits")
+    async def limits() -> Json:
+        call = current_call()
+        key = None if call is None or call.key is None else call.key.page()
+        return {"limits": all_limits(host_of().engine.limits), "key": key}
 
     @app.get("/v1/models/{model}")
     async def model(model: str) -> Json:
@@ -114,6 +121,7 @@ def explain_errors(app: FastAPI) -> None:
 
     @app.exception_handler(AnyHTTPException)
     async def explain(request: Request, error: AnyHTTPException) -> Response:
+        note_error("not_found")
         sentence = f"found {request.method} {request.url.path}: {error.detail}"
         body = RequestError("not_found", f"{sentence}; /docs.json lists methods and paths").body()
         return JSONResponse(body, error.status_code)
@@ -126,8 +134,11 @@ def explain_errors(app: FastAPI) -> None:
 
 def error_response(error: RequestError) -> JSONResponse:
     """The error as an answer of its own."""
-    retry = {"Retry-After": str(RETRY_AFTER_S)} if error.code == "queue_full" else {}
-    return JSONResponse(error.body(), error.http_status, retry)
+    note_error(error.code)
+    headers = {"WWW-Authenticate": "Bearer"} if error.code == "unauthenticated" else {}
+    if error.retry_after_s is not None:  # whole seconds, so that it really fits then
+        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
+    return JSONResponse(error.body(), error.http_status, headers)
 
 
 async def read_json(http: Request) -> Any:
@@ -136,7 +147,7 @@ async def read_json(http: Request) -> Any:
         async with asyncio.timeout(BODY_TIMEOUT_S):
             content = await _read_body(http)
     except TimeoutError:
-        sentence = f"body: not whole after {BODY_TIMEOUT_S} s (body timeout); send it faster"
+        sentence = f"body: not whole after {BODY_TIMEOUT_S} s (body_timeout_s); send it faster"
         raise RequestError("timeout", sentence, "body") from None
     try:
         return json.loads(content)
@@ -168,8 +179,10 @@ def event_stream(writing: Writing, events: AsyncIterator[str]) -> StreamingRespo
             async for event in events:
                 yield event
         except RequestError as error:
+            note_error(error.code)
             yield event_text(error.body())
         except Exception:
+            note_error("internal")
             metrics.log.exception("a stream failed")
             yield event_text(RequestError("internal", "the server failed; see its log").body())
         finally:
@@ -200,7 +213,8 @@ async def _read_body(http: Request) -> bytes:
     async for chunk in http.stream():
         content += chunk
         if len(content) > MAX_BODY_BYTES:
-            raise RequestError("too_large", f"body: expected at most {MAX_BODY_BYTES} bytes")
+            sentence = f"body: expected at most {MAX_BODY_BYTES} bytes (max_body_bytes)"
+            raise RequestError("too_large", f"{sentence}; send less text", "body")
     return bytes(content)
 
 

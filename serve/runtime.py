@@ -4,7 +4,6 @@ An ablated model is one more session over the same graph: its edited weights rep
 initialisers when the session is made, before constant folding looks at them.
 """
 
-import ctypes
 import functools
 import threading
 from collections import OrderedDict
@@ -21,6 +20,9 @@ from safetensors.numpy import load_file
 
 from serve.ablation import Ablation, ablation_hash, apply_ablation, canonical, removed_json
 from serve.bundle_checks import check_graph, check_trials, check_weights
+from serve.device import Device as Device
+from serve.device import DeviceError as DeviceError
+from serve.device import cuda_device_present as cuda_device_present
 from serve.manifest import (
     GRAPH_FILE,
     TRIALS_FILE,
@@ -40,23 +42,6 @@ ALONG_STEPS = ("forced", "uniform", "inputs", "tokens", "logprob", "logits", "ou
 DTYPES = {"tensor(float)": "float32", "tensor(int64)": "int64"}
 ABLATED_SESSIONS = 64  # kept per bundle, the least recently used go first
 SILENT = 4  # onnxruntime's log level "fatal": a missing GPU is reported by us, once
-
-
-class DeviceError(ValueError):
-    """The device that was asked for doesn't work here."""
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """Where sessions run: "cpu" or "cuda"; `num_threads` of one run on the CPU."""
-
-    kind: str
-    num_threads: int
-
-    @property
-    def provider(self) -> str:
-        """ONNX Runtime's name for it."""
-        return {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}[self.kind]
 
 
 class Session:
@@ -164,6 +149,7 @@ class Bundle:
         self.initial = {state.name: self.weights[state.initial] for state in self.states}
         self.plain = Variant(Session(folder, self.manifest, device, {}), None)
         check_graph(folder, self.manifest, *self.plain.session.interface())
+        self.num_made = 0  # sessions of ablated models
         self._variants: OrderedDict[str, Variant] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -181,6 +167,11 @@ class Bundle:
     def weights_hash(self) -> str:
         """SHA-256 of the unedited weights."""
         return self.manifest.files[WEIGHTS_FILE].sha256
+
+    @property
+    def num_kept(self) -> int:
+        """Sessions of ablated models that are kept."""
+        return sum(v.session is not self.plain.session for v in list(self._variants.values()))
 
     @functools.cached_property
     def trials(self) -> Trials:
@@ -207,6 +198,7 @@ class Bundle:
             session = self.plain.session
             if ablation.edits:
                 session = Session(self.folder, self.manifest, self.device, applied.weights)
+                self.num_made += 1
             removed = [removed_json(removed) for removed in applied.removed]
             self._variants[key] = Variant(session, {"removed": removed})
         self._variants.move_to_end(key)
@@ -230,17 +222,6 @@ def choose_device(wish: str, num_threads: int) -> Device:
         raise DeviceError("device: found no CUDA GPU, expected one for --device cuda; use cpu")
     onnxruntime.preload_dlls()
     return Device("cuda", num_threads)
-
-
-def cuda_device_present() -> bool:
-    """Whether the driver answers and counts at least one GPU."""
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return False
-    count = ctypes.c_int(0)
-    ready = driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0
-    return ready and count.value > 0
 
 
 def load_bundles(folders: list[Path], wish: str, num_threads: int) -> dict[str, Bundle]:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from serve.call import note_streams
 from serve.host import Host
 from serve.inbox import Inbox
 from serve.stream import Delivery, Stream, split_delivery
@@ -74,6 +75,7 @@ async def score(host: Host, request: ScoreRequest) -> dict[str, Any]:
         for source in ([bundle.plain, variant] if paired else [bundle.plain])
     ]
     host.engine.submit([tally.stream for tally in tallies])
+    note_streams([tally.stream for tally in tallies], variant.report)
     divergences = await _read_all(host, tallies, inbox)
     return _answer(request, bundle.name, tallies, divergences, variant.report)
 

@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
 os.environ.setdefault("BENTOML_DO_NOT_TRACK", "True")
@@ -19,9 +20,14 @@ import bentoml
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from serve.access import read_keys
 from serve.engine import Limits
+from serve.entrance import Entrance
+from serve.gate import Gate
 from serve.grpc_server import set_serving, start_grpc_server
 from serve.host import Host
+from serve.http_entrance import HttpEntrance
+from serve.log import configure_log
 from serve.manifest import BundleError, read_manifest
 from serve.metrics import log
 from serve.native.library import status
@@ -29,6 +35,8 @@ from serve.openai_api import make_app
 from serve.runtime import DeviceError, choose_device, load_bundles
 from serve.saved_state import read_key
 from serve.settings import Settings, read_settings
+from serve.tls import check_tls, grpc_credentials
+from serve.tracing import bento_tracing
 from serve.wire.errors import RequestError
 
 REQUEST_TIMEOUT_S = 660  # to the first byte of an answer; the engine's own limits are shorter
@@ -59,6 +67,9 @@ def checked_settings() -> Settings:
             read_manifest(folder)
         choose_device(settings.device, settings.num_threads)
         read_key(settings.state_key)
+        ENTRANCE.gate = Gate(read_keys(Path(settings.keys)) if settings.keys else ())
+        if settings.tls_cert:
+            check_tls(settings.tls_cert, settings.tls_key)
     except ValueError as error:
         sys.exit(f"torsor serve: {error}")
     return settings
@@ -79,6 +90,7 @@ class HealthMiddleware:
         await JSONResponse(status, 200 if good else 503)(scope, receive, send)
 
 
+ENTRANCE = Entrance()
 SETTINGS = checked_settings()
 
 
@@ -87,17 +99,21 @@ SETTINGS = checked_settings()
     workers=1,  # one engine a device; more processes would only split the batches
     traffic={"timeout": REQUEST_TIMEOUT_S},
     tracing={"excluded_urls": STREAMING},
+    logging={"access": {"enabled": False}},  # serve.call writes a better line
 )
 @bentoml.asgi_app(make_app(current_host))
 class Torsor:
     """Streams characters and answers ablation queries."""
 
     def __init__(self) -> None:
+        configure_log(SETTINGS.log_format)
+        ENTRANCE.tracing = bento_tracing()
         bundles = load_or_give_up(SETTINGS)
         limits = Limits(
             max_streams=SETTINGS.max_streams,
             max_waiting=SETTINGS.max_waiting,
             queue_timeout_s=SETTINGS.queue_timeout_s,
+            first_timeout_s=SETTINGS.first_timeout_s,
             total_timeout_s=SETTINGS.total_timeout_s,
             state_cache_bytes=SETTINGS.state_cache_mb << 20,
         )
@@ -113,8 +129,11 @@ class Torsor:
         """Start gRPC, and drain both servers together on SIGTERM and SIGINT."""
         if SETTINGS.grpc_port:
             address = f"{SETTINGS.grpc_host}:{SETTINGS.grpc_port}"
+            credentials = grpc_credentials(SETTINGS.tls_cert, SETTINGS.tls_key)
             try:
-                self._grpc, self._checks = await start_grpc_server(self._host, address)
+                self._grpc, self._checks = await start_grpc_server(
+                    self._host, address, ENTRANCE, credentials
+                )
             except OSError as error:
                 give_up(error)
         if threading.current_thread() is threading.main_thread():
@@ -193,4 +212,5 @@ def _alive() -> bool:
     return bool(_hosts) and _hosts[0].engine.alive
 
 
+Torsor.add_asgi_middleware(HttpEntrance, entrance=ENTRANCE)  # type: ignore[attr-defined]
 Torsor.add_asgi_middleware(HealthMiddleware)  # type: ignore[attr-defined]

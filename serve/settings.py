@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 DEVICES = ("auto", "cpu", "cuda")
+LOG_FORMATS = ("text", "json")
 RANGES = {
     "threads": (0, 1024),
     "grpc_port": (0, 65535),
     "max_streams": (1, 65536),
     "max_waiting": (1, 1_000_000),
     "queue_timeout_s": (0, 86400),
+    "first_timeout_s": (0, 86400),
     "total_timeout_s": (0, 86400),
     "grace_s": (0, 86400),
     "state_cache_mb": (0, 1 << 20),
@@ -35,14 +37,24 @@ class Settings:
     max_streams: int = 256
     max_waiting: int = 1024
     queue_timeout_s: float = 30.0
+    first_timeout_s: float = 60.0
     total_timeout_s: float = 600.0
     grace_s: float = 20.0  # for running streams after SIGTERM
     state_cache_mb: int = 64  # of states after the beginnings of prompts; 0: none is kept
     state_key: str = ""  # file with the key that saved states are signed with; empty: our own
+    keys: str = ""  # file of API keys (serve/access.py); empty: everybody may ask
+    tls_cert: str = ""  # PEM files; for gRPC, and for HTTP where `torsor serve` starts BentoML
+    tls_key: str = ""
+    log_format: str = "text"
 
     def __post_init__(self) -> None:
         if self.device not in DEVICES:
             raise ValueError(f"device: found {self.device!r}, expected {', '.join(DEVICES)}")
+        if self.log_format not in LOG_FORMATS:
+            found, expected = self.log_format, ", ".join(LOG_FORMATS)
+            raise ValueError(f"log_format: found {found!r}, expected {expected}")
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise ValueError("tls: found one of tls_cert and tls_key, expected both or none")
         for name, (least, most) in RANGES.items():
             if not least <= (found := getattr(self, name)) <= most:
                 raise ValueError(f"{name}: found {found}, expected {least} to {most}")

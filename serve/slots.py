@@ -16,7 +16,7 @@ class SlotTable:
     """State tensors (S, ...) and which rows are free. A free row holds zeros."""
 
     def __init__(self, initial: dict[str, Array], num_slots: int) -> None:
-        self._initial = initial
+        self.num_slots, self._initial = num_slots, initial
         self._tables = {
             name: np.zeros((num_slots, *value.shape), value.dtype)
             for name, value in initial.items()

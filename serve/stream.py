@@ -79,9 +79,10 @@ class Stream:
         self.caches = bool(weights) and opening is None and not deliver_forced and len(forced) > 0
         self.start = self.position = 0 if opening is None else opening.position
         self.first_own = self.start + len(forced)  # position of the first written character
-        self.end = self.first_own + max_tokens
+        self.max_tokens, self.end = max_tokens, self.first_own + max_tokens
         self.num_reused = 0  # characters of `forced` that the cache of states knew
         self.created, self.first_at = time.monotonic(), 0.0  # first_at: first written character
+        self.admitted_at = self.ended_at = 0.0  # 0: not yet
         self.resting_since = 0.0  # since when the client leaves too much unread; 0: it doesn't
         self.life, self.slot = Life.WAITING, -1
         self.cancelled = False
@@ -153,6 +154,7 @@ class Stream:
         if self.saves and reason in ("stop", "length"):
             self.saved = self.snapshot()
         self.finish_reason, self.error = reason, error
+        self.ended_at = time.monotonic()
         self.life = Life.FINISHED  # last: the client reads on from here
 
     def _deliver(self, piece: Delivery, num_forced: int) -> None:

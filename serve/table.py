@@ -10,6 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from serve import metrics
 from serve.feeds import FeedTable, rows_finite
 from serve.runtime import Bundle
 from serve.slots import SlotTable
@@ -51,6 +52,7 @@ class Table:
     def advance(self, group: Sequence[Stream]) -> None:
         """Take every stream of a group some characters further, or to its end."""
         slots = [stream.slot for stream in group]
+        metrics.observe_fill(len(slots) / self.slots.num_slots)
         feeds = {**self.slots.gather(slots), **self._feeds.make(group)}
         outputs = group[0].session.run(feeds)
         self.slots.scatter(slots, outputs)

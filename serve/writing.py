@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from serve.call import note_streams
 from serve.host import Host
 from serve.inbox import Inbox
 from serve.runtime import Bundle, Variant
@@ -217,6 +218,7 @@ async def open_writing(host: Host, request: GenerateRequest, paired: bool = Fals
         for branch, source in branches
     ]
     host.engine.submit([choice.stream for choice in choices])
+    note_streams([choice.stream for choice in choices], variant.report)
     return Writing(host, request, bundle, variant, choices, inbox)
 
 

@@ -5,6 +5,7 @@ import functools
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -99,7 +100,8 @@ def running_server(folder: Path, *arguments: str) -> Iterator[RunningServer]:
             text=True,
             env=environment,
         )
-    url, grpc_address = f"http://127.0.0.1:{port}", f"127.0.0.1:{grpc_port}"
+    scheme = "https" if "--tls-cert" in arguments else "http"
+    url, grpc_address = f"{scheme}://127.0.0.1:{port}", f"127.0.0.1:{grpc_port}"
     server = RunningServer(url, grpc_address, process, folder / "serve.log")
     try:
         wait_ready(server)
@@ -113,7 +115,8 @@ def wait_ready(server: RunningServer) -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and server.process.poll() is None:
         try:
-            with urllib.request.urlopen(server.url + "/readyz", timeout=1):
+            trusting = ssl._create_unverified_context() if server.url[:5] == "https" else None
+            with urllib.request.urlopen(server.url + "/readyz", timeout=1, context=trusting):
                 return
         except OSError:
             time.sleep(0.1)
@@ -187,3 +190,22 @@ def exported_task(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, st
         return folder
 
     return export_small
+
+
+@pytest.fixture(scope="session")
+def keyed(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[RunningServer, dict[str, str]]]:
+    """A server that wants keys and logs JSON, and its keys by name."""
+    from serve.access import add_key
+
+    folder = tmp_path_factory.mktemp("keyed")
+    path = folder / "keys.toml"
+    keys = {
+        "free": add_key(path, "free"),
+        "slow": add_key(path, "slow", requests_per_minute=2),
+        "narrow": add_key(path, "narrow", max_concurrent=1),
+    }
+    shipped = str(Path(__file__).parent.parent / "serve" / "bundles" / "tanh-rnn-shakespeare")
+    with running_server(folder, shipped, "--keys", str(path), "--log-format", "json") as found:
+        yield found, keys

@@ -128,7 +128,7 @@ class FakeClient:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeClient:
     client = FakeClient()
-    monkeypatch.setattr(commands, "open_client", lambda url, over_grpc: client)
+    monkeypatch.setattr(commands, "open_client", lambda url, over_grpc, ca: client)
     return client
 
 

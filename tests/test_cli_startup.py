@@ -107,7 +107,7 @@ class Client:
             yield Chunk(text="abc")
 
 @contextmanager
-def open_client(url, over_grpc):
+def open_client(url, over_grpc, ca):
     yield Client()
 
 commands.open_client = open_client

@@ -3,22 +3,29 @@
 | code            | HTTP | gRPC               | when                                          |
 |-----------------|------|--------------------|-----------------------------------------------|
 | invalid_request | 400  | INVALID_ARGUMENT   | a field is not as expected                    |
+| unauthenticated | 401  | UNAUTHENTICATED    | no API key, or one that isn't known           |
 | not_found       | 404  | NOT_FOUND          | no such model or path                         |
 | too_large       | 413  | RESOURCE_EXHAUSTED | the body is larger than the limit             |
 | queue_full      | 429  | RESOURCE_EXHAUSTED | too many wait; Retry-After says when          |
+| rate_limited    | 429  | RESOURCE_EXHAUSTED | a limit of the API key, named in the message  |
 | model_error     | 500  | INTERNAL           | this stream met a value that is not finite    |
 | internal        | 500  | INTERNAL           | our mistake                                   |
 | unavailable     | 503  | UNAVAILABLE        | starting, draining or stopped                 |
 | timeout         | 504  | DEADLINE_EXCEEDED  | a limit of time, named in the message         |
+
+Retry-After goes with `queue_full`, and with `rate_limited` where the rate is the limit: it is then
+the time until the next request fits. gRPC says it as `torsor-retry-after-s`, in trailing metadata.
 """
 
 from typing import Any
 
 HTTP_STATUS = {
     "invalid_request": 400,
+    "unauthenticated": 401,
     "not_found": 404,
     "too_large": 413,
     "queue_full": 429,
+    "rate_limited": 429,
     "model_error": 500,
     "internal": 500,
     "unavailable": 503,
@@ -26,25 +33,38 @@ HTTP_STATUS = {
 }
 GRPC_STATUS = {
     "invalid_request": "INVALID_ARGUMENT",
+    "unauthenticated": "UNAUTHENTICATED",
     "not_found": "NOT_FOUND",
     "too_large": "RESOURCE_EXHAUSTED",
     "queue_full": "RESOURCE_EXHAUSTED",
+    "rate_limited": "RESOURCE_EXHAUSTED",
     "model_error": "INTERNAL",
     "internal": "INTERNAL",
     "unavailable": "UNAVAILABLE",
     "timeout": "DEADLINE_EXCEEDED",
 }
-RETRY_AFTER_S = 1
+RETRY_AFTER_S = 1.0  # of a full queue, which empties fast
 MAX_MESSAGE, MAX_FIELD = 1000, 200  # characters; names that clients make up can be long
 
 
 class RequestError(Exception):
-    """A request that can't be answered: code, a sentence (found, expected, remedy), the field."""
+    """A request that can't be answered: code, a sentence (found, expected, remedy), the field.
 
-    def __init__(self, code: str, message: str, field: str | None = None) -> None:
+    `retry_after_s`: the seconds after which it is worth asking again, where they are known.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        field: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
         super().__init__(message)
         self.code, self.message = code, _printable(message, MAX_MESSAGE)
         self.field = None if field is None else _printable(field, MAX_FIELD)
+        known = RETRY_AFTER_S if code == "queue_full" else None
+        self.retry_after_s = known if retry_after_s is None else retry_after_s
 
     @property
     def http_status(self) -> int:

@@ -21,6 +21,24 @@ MAX_INDEX_DIGITS = 9
 MAX_SEED = 2**63 - 1
 MAX_STATE_CHARACTERS = 8 << 20
 
+LIMITS = {  # by the names that errors say
+    "max_prompt_characters": MAX_PROMPT_CHARACTERS,
+    "max_tokens": MAX_TOKENS,
+    "max_choices": MAX_CHOICES,
+    "max_stops": MAX_STOPS,
+    "max_stop_characters": MAX_STOP_CHARACTERS,
+    "max_logprobs": MAX_LOGPROBS,
+    "max_logprobs_total": MAX_LOGPROBS_TOTAL,
+    "max_detailed": MAX_DETAILED,
+}
+LIMIT_OF = {  # a field's largest value or length
+    "prompt": "max_prompt_characters",
+    "text": "max_prompt_characters",
+    "max_tokens": "max_tokens",
+    "n": "max_choices",
+    "logprobs": "max_logprobs",
+}
+
 Unknown = Literal["error", "skip", "replace"]
 AblationJson = dict[str, Any]
 
@@ -65,25 +83,28 @@ class GenerateRequest(_Strict):
         if (taken := self.n * (len(self.prompt) + self.max_tokens)) > MAX_TOKENS:
             raise ValueError(
                 f"max_tokens: found {taken} characters of prompt and text over {self.n} choices, "
-                f"expected at most {MAX_TOKENS}; ask for less text or fewer choices"
+                f"expected at most {MAX_TOKENS} (max_tokens); ask for less text or fewer choices"
             )
         described = self.n * (self.max_tokens + (len(self.prompt) if self.echo else 0))
         asked = 0 if self.logprobs is None else described * (1 + self.logprobs)
         if asked > MAX_LOGPROBS_TOTAL:
             raise ValueError(
                 f"logprobs: found {asked} asked for over {described} characters, expected at most "
-                f"{MAX_LOGPROBS_TOTAL}; ask for less text or fewer alternatives"
+                f"{MAX_LOGPROBS_TOTAL} (max_logprobs_total); ask for less text or fewer "
+                "alternatives"
             )
         return self
 
     @model_validator(mode="after")
     def _check_stops(self) -> Self:
         if len(self.stops) > MAX_STOPS:
-            raise ValueError(f"stop: found {len(self.stops)} strings, expected at most {MAX_STOPS}")
+            found = f"stop: found {len(self.stops)} strings"
+            raise ValueError(f"{found}, expected at most {MAX_STOPS} (max_stops)")
         for stop in self.stops:
             if not 0 < len(stop) <= MAX_STOP_CHARACTERS:
                 raise ValueError(
-                    f"stop: found {len(stop)} characters, expected 1 to {MAX_STOP_CHARACTERS}"
+                    f"stop: found {len(stop)} characters, expected 1 to {MAX_STOP_CHARACTERS} "
+                    "(max_stop_characters)"
                 )
         return self
 
@@ -154,7 +175,7 @@ class ScoreRequest(_Strict):
         if self.detail and len(self.text) > MAX_DETAILED:
             raise ValueError(
                 f"detail: found a text of {len(self.text)} characters, expected at most "
-                f"{MAX_DETAILED}; cut the text, or ask for no detail"
+                f"{MAX_DETAILED} (max_detailed); cut the text, or ask for no detail"
             )
         return self
 
@@ -190,10 +211,18 @@ def _explain(error: ValidationError) -> RequestError:
     if first["type"] in ("string_too_long", "string_too_short"):
         bounds = first["ctx"]
         expected = f"at {'most' if 'max_length' in bounds else 'least'} {[*bounds.values()][0]}"
-        return invalid(field, f"found {len(first['input'])} characters, expected {expected}")
+        found = f"found {len(first['input'])} characters, expected {expected}"
+        return invalid(field, found + _limit_name(field, first["type"]))
     found = f"{first['input']!r:.80}"
     expected = first["msg"].removeprefix("Input should be ")
-    return invalid(field or "body", f"found {found}, expected {expected}")
+    return invalid(
+        field or "body", f"found {found}, expected {expected}{_limit_name(field, first['type'])}"
+    )
+
+
+def _limit_name(field: str, kind: str) -> str:
+    is_limit = kind in ("string_too_long", "less_than_equal") and field in LIMIT_OF
+    return f" ({LIMIT_OF[field]})" if is_limit else ""
 
 
 def _is_branch(part: int | str) -> bool:

@@ -1,0 +1,28 @@
+"""What the ways in over HTTP and gRPC share: the gate with its keys, and where traces go."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from serve.call import Call
+from serve.gate import Gate
+from serve.tracing import Tracing
+
+
+class Entrance:
+    """Opens a `Call` for each request and lets it through the gate."""
+
+    def __init__(self, gate: Gate | None = None, tracing: Tracing | None = None) -> None:
+        self.gate, self.tracing = gate or Gate(), tracing or Tracing()
+
+    def open(self, wire: str, method: str, headers: Mapping[str, str], quiet: bool = False) -> Call:
+        """The record of a request, to be used as a context around all of it."""
+        return Call(wire, method, headers, self.tracing, quiet)
+
+    @contextmanager
+    def admit(self, call: Call, headers: Mapping[str, str], needs_key: bool) -> Iterator[None]:
+        """Hold a place at the gate for as long as this is open; `RequestError` if there is none."""
+        if not needs_key:
+            yield
+            return
+        with self.gate.admit(headers.get("authorization")) as call.key:
+            yield

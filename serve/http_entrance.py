@@ -1,0 +1,58 @@
+"""The way in over HTTP: every request gets its id, passes the gate, and leaves a line in the log.
+
+Plain ASGI: a chunk of a stream costs one look at its type, and no task, queue or copy.
+"""
+
+from collections.abc import Awaitable
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from serve.call import Call
+from serve.entrance import Entrance
+from serve.openai_api import error_response
+from serve.wire.errors import RequestError
+
+OPEN = ("/", "/livez", "/readyz", "/healthz", "/metrics", "/docs.json")  # need no key
+OPEN_FOLDER = "/static_content/"  # of BentoML's own page
+QUIET = ("/livez", "/readyz", "/healthz", "/metrics")  # asked every few seconds
+
+
+class HttpEntrance:
+    """ASGI middleware around everything that answers."""
+
+    def __init__(self, app: ASGIApp, entrance: Entrance) -> None:
+        self._app, self._entrance = app, entrance
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the request in, or answer why not."""
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        headers = {name.decode("latin-1"): v.decode("latin-1") for name, v in scope["headers"]}
+        path = scope["path"]
+        method = f"{scope['method']} {path}"
+        with self._entrance.open("http", method, headers, path in QUIET) as call:
+            named = name_answer(call, send)
+            try:
+                with self._entrance.admit(call, headers, needs_key(scope["method"], path)):
+                    await self._app(scope, receive, named)
+            except RequestError as error:
+                await error_response(error)(scope, receive, named)
+
+
+def needs_key(method: str, path: str) -> bool:
+    """Whether a path is only for who has a key: all but probes and static pages."""
+    is_open = path in OPEN or path.startswith(OPEN_FOLDER)
+    return not (is_open and method in ("GET", "HEAD"))
+
+
+def name_answer(call: Call, send: Send) -> Send:
+    """A `send` that puts the request's id into the answer's headers, and notes the status."""
+    request_id = (b"x-request-id", call.request_id.encode())
+
+    def named(message: Message) -> Awaitable[None]:
+        if message["type"] == "http.response.start":
+            call.status = message["status"]
+            message = {**message, "headers": [*message.get("headers", ()), request_id]}
+        return send(message)
+
+    return named

@@ -1,0 +1,50 @@
+"""Every limit of a server, by the name that its errors say. `GET /v1/limits` shows them.
+
+| limit                 | of what                                                                  |
+|-----------------------|--------------------------------------------------------------------------|
+| queue_timeout_s       | from arrival to a slot                                                   |
+| first_timeout_s       | from the slot to the first written character; scoring has none           |
+| total_timeout_s       | from arrival to the last character                                       |
+| unread_timeout_s      | that a stream rests because its client doesn't read                      |
+| body_timeout_s        | for the body of a request over HTTP                                      |
+| max_streams           | streams that run at once, a model; the others wait                       |
+| max_waiting           | streams that wait                                                        |
+| max_queued_ablations  | ablations that are being prepared                                        |
+| max_prompt_characters | characters of a prompt, or of a text to score                            |
+| max_tokens            | characters that a request may take, prompt and text of all choices       |
+| max_choices           | `n`                                                                      |
+| max_stops             | stop strings                                                             |
+| max_stop_characters   | characters of one of them                                                |
+| max_logprobs          | alternatives a character                                                 |
+| max_logprobs_total    | log-probabilities in one answer                                          |
+| max_detailed          | characters of a text that is scored with detail                          |
+| max_body_bytes        | of a request over HTTP                                                   |
+| max_message_bytes     | of a request over gRPC                                                   |
+
+Those of API keys stand in serve/access.py.
+"""
+
+from serve.engine import Limits
+from serve.host import MAX_QUEUED_ABLATIONS
+from serve.wire import requests
+
+MAX_BODY_BYTES = 16 << 20
+BODY_TIMEOUT_S = 30.0
+MAX_MESSAGE_BYTES = MAX_BODY_BYTES
+
+
+def all_limits(engine: Limits) -> dict[str, float]:
+    """The limits of a server whose engine has these: name and value, seconds or a count."""
+    return {
+        "queue_timeout_s": engine.queue_timeout_s,
+        "first_timeout_s": engine.first_timeout_s,
+        "total_timeout_s": engine.total_timeout_s,
+        "unread_timeout_s": engine.unread_timeout_s,
+        "body_timeout_s": BODY_TIMEOUT_S,
+        "max_streams": engine.max_streams,
+        "max_waiting": engine.max_waiting,
+        "max_queued_ablations": MAX_QUEUED_ABLATIONS,
+        **requests.LIMITS,
+        "max_body_bytes": MAX_BODY_BYTES,
+        "max_message_bytes": MAX_MESSAGE_BYTES,
+    }
