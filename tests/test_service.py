@@ -230,7 +230,12 @@ def events(server: Any, body: dict[str, Any]) -> list[dict[str, Any]]:
 def test_usage_comes_last_where_it_is_asked_for(server: Any) -> None:
     *_, last = events(server, {"stream_options": {"include_usage": True}})
     assert last["choices"] == []
-    assert last["usage"] == {"prompt_tokens": 7, "completion_tokens": 120, "total_tokens": 127}
+    assert last["usage"] == {
+        "prompt_tokens": 7,
+        "completion_tokens": 120,
+        "total_tokens": 127,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }
 
 
 def test_only_the_last_event_of_a_choice_says_how_it_ended(server: Any) -> None:
