@@ -27,6 +27,7 @@ from serve.writing import Character, Piece, Writing, open_writing
 SERVICE = "torsor.v1.Torsor"
 Context = grpc.aio.ServicerContext[Any, Any]
 Reply = TypeVar("Reply")
+AddService = Callable[[grpc.aio.Server, Host], str]  # adds a service, and gives its name
 
 
 class TorsorServicer(rpc.TorsorServicer):
@@ -85,10 +86,12 @@ class TorsorServicer(rpc.TorsorServicer):
             writing.close()
 
 
-async def start_grpc_server(host: Host, address: str) -> tuple[grpc.aio.Server, Any]:
+async def start_grpc_server(
+    host: Host, address: str, more: Sequence[AddService] = ()
+) -> tuple[grpc.aio.Server, Any]:
     """A started server at HOST:PORT with health and reflection; and its health servicer.
 
-    Raises `OSError` if the address can't be bound.
+    `more` services are added beside ours. Raises `OSError` if the address can't be bound.
     """
     server = grpc.aio.server(
         options=[
@@ -101,7 +104,8 @@ async def start_grpc_server(host: Host, address: str) -> tuple[grpc.aio.Server, 
     )
     checks = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(checks, server)
-    names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+    added = [add(server, host) for add in more]
+    names = (SERVICE, *added, health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflection.enable_server_reflection(names, server)
     try:
         server.add_insecure_port(address)

@@ -3,18 +3,19 @@
 HTTP and gRPC both stand on this, on `serve.writing` and on `serve.scoring`.
 """
 
-import asyncio
 import dataclasses
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from serve.ablation import AblationError, parse_ablation, structure
+from serve.bounded import BoundedWorker
 from serve.engine import Engine, Limits
 from serve.runtime import Bundle, Variant
 from serve.vocabulary import Vocabulary
 from serve.wire.errors import RequestError, invalid
+from serve.wire.requests import MAX_TOKENS
 
 MAX_QUEUED_ABLATIONS = 32
+MAX_QUEUED_INFERENCES = 16
 
 
 class Host:
@@ -28,8 +29,9 @@ class Host:
             n: Vocabulary(b.manifest.vocabulary, b.manifest.symbols) for n, b in texts.items()
         }
         # Decompositions and sessions are made here, off the event loop and off the engine.
-        self._worker = ThreadPoolExecutor(1, "ablations")
-        self._num_queued = 0
+        self._worker = BoundedWorker("ablations are being prepared", MAX_QUEUED_ABLATIONS)
+        # Single runs for clients that keep the state themselves: one at a time beside the engine.
+        self.inference = BoundedWorker("inferences are waiting", MAX_QUEUED_INFERENCES)
         self._structures: dict[str, list[dict[str, Any]]] = {}
 
     def start(self) -> None:
@@ -37,9 +39,10 @@ class Host:
         self.engine.start()
 
     def close(self) -> None:
-        """Stop the engine and the worker."""
+        """Stop the engine and the workers."""
         self.engine.stop()
-        self._worker.shutdown(wait=False, cancel_futures=True)
+        self._worker.close()
+        self.inference.close()
 
     def bundle(self, model: str | None) -> Bundle:
         """The bundle of a model's id, the first one for None; `RequestError` if there is none."""
@@ -73,7 +76,7 @@ class Host:
             return bundle.plain
         try:
             parsed = parse_ablation(ablation, bundle.manifest)
-            variant: Variant = await self._off_loop(bundle.variant, parsed)
+            variant: Variant = await self._worker.run(bundle.variant, parsed)
         except AblationError as error:
             raise RequestError("invalid_request", str(error), error.field) from None
         return variant
@@ -81,7 +84,7 @@ class Host:
     async def structure(self, bundle: Bundle) -> list[dict[str, Any]]:
         """What can be ablated, with spectra and masses; computed once a bundle."""
         if bundle.name not in self._structures:
-            found = await self._off_loop(structure, bundle.manifest, bundle.weights)
+            found = await self._worker.run(structure, bundle.manifest, bundle.weights)
             self._structures[bundle.name] = found
         return self._structures[bundle.name]
 
@@ -93,6 +96,8 @@ class Host:
             "object": "model",
             "created": 0,
             "owned_by": "torsor",
+            "root": manifest.name,
+            "max_model_len": MAX_TOKENS,
             "family": manifest.family,
             "config": manifest.config,
             "num_parameters": manifest.num_parameters,
@@ -115,21 +120,6 @@ class Host:
                 for bundle in self.bundles.values()
             ],
         }
-
-    async def _off_loop(self, function: Any, *arguments: Any) -> Any:
-        if self._num_queued >= MAX_QUEUED_ABLATIONS:
-            sentence = f"{self._num_queued} ablations are being prepared, expected fewer; try later"
-            raise RequestError("queue_full", sentence)
-        try:
-            loop = asyncio.get_running_loop()
-            work = loop.run_in_executor(self._worker, function, *arguments)
-        except RuntimeError as error:  # the worker takes nothing more
-            raise RequestError("unavailable", f"the server is shutting down ({error})") from None
-        self._num_queued += 1
-        try:
-            return await work
-        finally:
-            self._num_queued -= 1
 
 
 READY_KEYS = ("id", "device", "provider", "kernels")

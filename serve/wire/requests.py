@@ -31,11 +31,13 @@ Unknown = Literal["error", "skip", "replace"]
 AblationJson = dict[str, Any]
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """A body of which every field is known, and of its type."""
+
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class GenerateRequest(_Strict):
+class GenerateRequest(Strict):
     """Write text: what HTTP's completions and pairs and gRPC's Generate have in common."""
 
     model: str | None = Field(None, description="id of a model; left out: the first one served")
@@ -124,14 +126,14 @@ Zero = Annotated[Literal[0], BeforeValidator(_whole)]
 One = Annotated[Literal[1], BeforeValidator(_whole)]
 
 
-class StreamOptions(_Strict):
+class StreamOptions(Strict):
     """OpenAI's `stream_options`."""
 
     include_usage: bool = False
     continuous_usage_stats: Literal[False] = False
 
 
-class IdleFields(_Strict):
+class IdleFields(Strict):
     """What OpenAI's and vLLM's clients and load tools send, and this server does not honour.
 
     Each may hold what asks for nothing. These models have neither an end token nor special tokens,
@@ -195,7 +197,32 @@ class PairRequest(GenerateRequest):
         return self
 
 
-class ScoreRequest(_Strict):
+class TextRequest(GenerateRequest):
+    """One text, written as it comes: the body of BentoML's `POST /generate`."""
+
+    prompt: str = Field("", max_length=MAX_PROMPT_CHARACTERS, description="empty: from the start")
+    n: Literal[1] = 1
+    logprobs: None = None
+
+
+class TokenizeRequest(Strict):
+    """The body of `POST /tokenize`."""
+
+    model: str | None = None
+    prompt: str = Field(max_length=MAX_PROMPT_CHARACTERS)
+    unknown: Unknown = "error"
+    add_special_tokens: bool = Field(False, description="there are none")
+    return_token_strs: bool = False
+
+
+class DetokenizeRequest(Strict):
+    """The body of `POST /detokenize`."""
+
+    model: str | None = None
+    tokens: list[Annotated[int, Field(ge=0)]] = Field(max_length=MAX_PROMPT_CHARACTERS)
+
+
+class ScoreRequest(Strict):
     """The body of `POST /v1/ablations/score`, and of gRPC's Score."""
 
     model: str | None = None
@@ -214,7 +241,7 @@ class ScoreRequest(_Strict):
         return self
 
 
-Request = TypeVar("Request", bound=_Strict)
+Request = TypeVar("Request", bound=Strict)
 
 
 def parse_request(kind: type[Request], value: Any) -> Request:
