@@ -27,8 +27,8 @@ def from_numbers(name: str, datatype: str, shape: Sequence[int], numbers: Any) -
     try:
         with np.errstate(over="ignore"):  # what becomes infinite is refused by name later
             found = np.asarray(numbers)
-            fits = found.dtype.kind in ("i" if dtype.kind == "i" else "iuf")
-            array = found.astype(dtype.newbyteorder("="), casting="same_kind" if fits else "no")
+            fits = not found.size or found.dtype.kind in ("i" if dtype.kind == "i" else "iuf")
+            array = found.astype(dtype.newbyteorder("="), casting="unsafe" if fits else "no")
     except (ValueError, TypeError, OverflowError):
         expected = "whole numbers" if dtype.kind == "i" else "numbers"
         raise invalid(name, f"found other data, expected {expected} in one list") from None
