@@ -75,10 +75,12 @@ def _bentoml_paths() -> Json:
 
 def _native(asked: type[BaseModel], answer: Json, failed: Json) -> Json:
     responses = {"200": answer, "4XX": failed, "5XX": failed}
+    fields = asked.model_fields.values()
+    body = _body(asked, any(field.is_required() for field in fields))  # BentoML reads none as {}
     return {
         "post": {
             "summary": f"BentoML's own form: {asked.__doc__}",
-            "requestBody": _body(asked),
+            "requestBody": body,
             "responses": responses,
         }
     }
@@ -98,8 +100,8 @@ def _responses(
     }
 
 
-def _body(kind: type[BaseModel]) -> Json:
-    return {"required": True, "content": _json(_schema(kind, "validation"))}
+def _body(kind: type[BaseModel], required: bool = True) -> Json:
+    return {"required": required, "content": _json(_schema(kind, "validation"))}
 
 
 def _json(schema: Json) -> Json:
