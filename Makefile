@@ -41,7 +41,7 @@ format: install
 	$(BIN)/ruff format .
 
 proto: install
-	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. serve/wire/torsor.proto
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. serve/wire/torsor.proto serve/wire/open_inference.proto
 
 bundles: install
 	$(BIN)/torsor train osm-rnn --data shakespeare --out runs/osm

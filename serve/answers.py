@@ -20,7 +20,7 @@ async def completion_events(writing: Writing, request: CompletionRequest) -> Asy
     """One event a piece, then usage if asked for, then [DONE]."""
     head = _completion_head(writing)
     report_once = {"ablation": writing.variant.report}
-    offsets = [_first_offset(request)] * request.n
+    offsets = _first_offsets(writing)
     async for piece in writing.pieces():
         choice = completion_choice(piece, offsets[piece.index], request.logprobs)
         offsets[piece.index] += len(piece.text)
@@ -37,8 +37,8 @@ async def whole_completion(writing: Writing) -> Json:
     async for piece in writing.pieces():
         parts.setdefault(piece.index, []).append(piece)
     choices = [
-        completion_choice(join_pieces(parts[i]), _first_offset(request), request.logprobs)
-        for i in range(request.n)
+        completion_choice(join_pieces(parts[i]), offset, request.logprobs)
+        for i, offset in enumerate(_first_offsets(writing))
     ]
     whole = {"choices": choices, "usage": writing.usage, "ablation": writing.variant.report}
     return {**_completion_head(writing), **whole}
@@ -123,8 +123,9 @@ def _completion_head(writing: Writing) -> Json:
     }
 
 
-def _first_offset(request: Any) -> int:
-    return 0 if request.echo else len(request.prompt)
+def _first_offsets(writing: Writing) -> list[int]:
+    echo = writing.request.echo
+    return [0 if echo else choice.prompt_length for choice in writing.choices]
 
 
 def _logprobs(piece: Piece, offset: int, top: int) -> Json:

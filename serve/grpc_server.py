@@ -29,6 +29,7 @@ from serve.writing import Character, Piece, Writing, open_writing
 SERVICE = "torsor.v1.Torsor"
 Context = grpc.aio.ServicerContext[Any, Any]
 Reply = TypeVar("Reply")
+AddService = Callable[[grpc.aio.Server, Host], str]  # adds a service, and gives its name
 
 
 class TorsorServicer(rpc.TorsorServicer):
@@ -93,10 +94,12 @@ async def start_grpc_server(
     address: str,
     entrance: Entrance | None = None,
     credentials: grpc.ServerCredentials | None = None,
+    more: Sequence[AddService] = (),
 ) -> tuple[grpc.aio.Server, Any]:
     """A started server at HOST:PORT with health and reflection; and its health servicer.
 
-    `credentials`: of TLS; None: plain text. Raises `OSError` if the address can't be bound.
+    `credentials`: of TLS; None: plain text. `more` services are added beside ours. Raises `OSError`
+    if the address can't be bound.
     """
     server = grpc.aio.server(
         interceptors=[GrpcEntrance(entrance or Entrance())],
@@ -110,7 +113,8 @@ async def start_grpc_server(
     )
     checks = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(checks, server)
-    names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+    added = [add(server, host) for add in more]
+    names = (SERVICE, *added, health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflection.enable_server_reflection(names, server)
     try:
         if credentials is None:

@@ -3,23 +3,24 @@
 HTTP and gRPC both stand on this, on `serve.writing` and on `serve.scoring`.
 """
 
-import asyncio
 import dataclasses
 import secrets
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from serve import metrics
 from serve.ablation import Ablation, AblationError, parse_ablation, structure
+from serve.bounded import BoundedWorker
 from serve.engine import Engine, Limits
 from serve.manifest import BundleError
 from serve.runtime import Bundle, Device, DeviceError, Variant
 from serve.vocabulary import Vocabulary
 from serve.wire.errors import RequestError, invalid
+from serve.wire.requests import MAX_TOKENS
 
 MAX_QUEUED_ABLATIONS = 32
+MAX_QUEUED_INFERENCES = 16
 
 
 class Host:
@@ -37,8 +38,13 @@ class Host:
         self.engine = Engine(texts, limits)
         self.vocabularies: dict[str, Vocabulary] = {}
         # Decompositions and sessions are made here, off the event loop and off the engine.
-        self._worker = ThreadPoolExecutor(1, "ablations")
-        self._num_queued = 0
+        self._worker = BoundedWorker(
+            "ablations are being prepared", MAX_QUEUED_ABLATIONS, "max_queued_ablations"
+        )
+        # Single runs for clients that keep the state themselves: one at a time beside the engine.
+        self.inference = BoundedWorker(
+            "inferences are waiting", MAX_QUEUED_INFERENCES, "max_queued_inferences"
+        )
         self._structures: WeakKeyDictionary[Bundle, list[dict[str, Any]]] = WeakKeyDictionary()
         for bundle in bundles.values():
             self._serve(bundle)
@@ -50,7 +56,7 @@ class Host:
         `RequestError` for a folder that holds no bundle that works here; nothing changes then.
         """
         try:
-            bundle: Bundle = await self._off_loop(Bundle, folder, self._device)
+            bundle = await self._worker.run(Bundle, folder, self._device)
         except (BundleError, DeviceError, OSError) as error:
             raise invalid("folder", str(error)) from None
         before = self.bundles.get(bundle.name)
@@ -83,9 +89,10 @@ class Host:
         self.engine.start()
 
     def close(self) -> None:
-        """Stop the engine and the worker."""
+        """Stop the engine and the workers."""
         self.engine.stop()
-        self._worker.shutdown(wait=False, cancel_futures=True)
+        self._worker.close()
+        self.inference.close()
 
     def bundle(self, model: str | None) -> Bundle:
         """The bundle of a model's id, the first one for None; `RequestError` if there is none."""
@@ -117,7 +124,7 @@ class Host:
             return bundle.plain
         try:
             parsed = parse_ablation(ablation, bundle.manifest)
-            variant: Variant = await self._off_loop(self._make_variant, bundle, parsed)
+            variant = await self._worker.run(self._make_variant, bundle, parsed)
         except AblationError as error:
             raise RequestError("invalid_request", str(error), error.field) from None
         return variant
@@ -125,7 +132,7 @@ class Host:
     async def structure(self, bundle: Bundle) -> list[dict[str, Any]]:
         """What can be ablated, with spectra and masses; computed once a bundle."""
         if bundle not in self._structures:
-            found = await self._off_loop(structure, bundle.manifest, bundle.weights)
+            found = await self._worker.run(structure, bundle.manifest, bundle.weights)
             self._structures[bundle] = found
         return self._structures[bundle]
 
@@ -137,6 +144,8 @@ class Host:
             "object": "model",
             "created": 0,
             "owned_by": "torsor",
+            "root": manifest.name,
+            "max_model_len": MAX_TOKENS,
             "family": manifest.family,
             "config": manifest.config,
             "num_parameters": manifest.num_parameters,
@@ -163,27 +172,9 @@ class Host:
     def _make_variant(self, bundle: Bundle, ablation: Ablation) -> Variant:
         made = bundle.num_made
         variant = bundle.variant(ablation)
-        kept = sum(bundle.num_kept for bundle in self.bundles.values())
+        kept = sum(bundle.num_kept for bundle in list(self.bundles.values()))
         metrics.observe_sessions(kept, bundle.num_made - made)
         return variant
-
-    async def _off_loop(self, function: Any, *arguments: Any) -> Any:
-        if self._num_queued >= MAX_QUEUED_ABLATIONS:
-            sentence = (
-                f"{self._num_queued} ablations are being prepared, expected fewer than "
-                f"{MAX_QUEUED_ABLATIONS} (max_queued_ablations); try later"
-            )
-            raise RequestError("queue_full", sentence)
-        try:
-            loop = asyncio.get_running_loop()
-            work = loop.run_in_executor(self._worker, function, *arguments)
-        except RuntimeError as error:  # the worker takes nothing more
-            raise RequestError("unavailable", f"the server is shutting down ({error})") from None
-        self._num_queued += 1
-        try:
-            return await work
-        finally:
-            self._num_queued -= 1
 
 
 READY_KEYS = ("id", "device", "provider", "kernels")

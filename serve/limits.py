@@ -10,6 +10,7 @@
 | max_streams           | streams that run at once, a model; the others wait                       |
 | max_waiting           | streams that wait                                                        |
 | max_queued_ablations  | ablations that are being prepared                                        |
+| max_queued_inferences | single runs that wait                                                    |
 | max_prompt_characters | characters of a prompt, or of a text to score                            |
 | max_tokens            | characters that a request may take, prompt and text of all choices       |
 | max_choices           | `n`                                                                      |
@@ -25,7 +26,7 @@ Those of API keys stand in serve/access.py.
 """
 
 from serve.engine import Limits
-from serve.host import MAX_QUEUED_ABLATIONS
+from serve.host import MAX_QUEUED_ABLATIONS, MAX_QUEUED_INFERENCES
 from serve.wire import requests
 
 MAX_BODY_BYTES = 16 << 20
@@ -44,6 +45,7 @@ def all_limits(engine: Limits) -> dict[str, float]:
         "max_streams": engine.max_streams,
         "max_waiting": engine.max_waiting,
         "max_queued_ablations": MAX_QUEUED_ABLATIONS,
+        "max_queued_inferences": MAX_QUEUED_INFERENCES,
         **requests.LIMITS,
         "max_body_bytes": MAX_BODY_BYTES,
         "max_message_bytes": MAX_MESSAGE_BYTES,

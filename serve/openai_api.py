@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import FileResponse, JSONResponse, Response, StreamingResponse
-from pydantic import BaseModel
 from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.requests import ClientDisconnect
 
@@ -27,9 +26,11 @@ from serve.answers import (
     whole_pair,
 )
 from serve.call import current_call, note_error
+from serve.docs import documented
 from serve.host import Host
 from serve.limits import BODY_TIMEOUT_S, MAX_BODY_BYTES, all_limits
 from serve.scoring import score
+from serve.wire import pages
 from serve.wire.errors import RequestError
 from serve.wire.requests import CompletionRequest, PairRequest, ScoreRequest, parse_request
 from serve.writing import Writing, open_writing
@@ -55,29 +56,32 @@ def make_app(host_of: Callable[[], Host]) -> FastAPI:
     async def page() -> Response:
         return FileResponse(PAGE)
 
-    @app.get("/v1/models")
+    @app.get("/v1/models", **documented(pages.ModelsPage))
     async def models() -> Json:
         host = host_of()
         data = [host.describe(bundle) for bundle in host.bundles.values()]
         return {"object": "list", "data": data}
 
-    @app.get("/v1/limits")
+    @app.get("/v1/limits", **documented(pages.LimitsPage))
     async def limits() -> Json:
         call = current_call()
         key = None if call is None or call.key is None else call.key.page()
         return {"limits": all_limits(host_of().engine.limits), "key": key}
 
-    @app.get("/v1/models/{model}")
+    @app.get("/v1/models/{model}", **documented(pages.ModelPage))
     async def model(model: str) -> Json:
         return host_of().describe(host_of().bundle(model))
 
-    @app.get("/v1/models/{model}/structure")
+    @app.get("/v1/models/{model}/structure", **documented(pages.StructurePage))
     async def structure(model: str) -> Json:
         host = host_of()
         bundle = host.bundle(model)
         return {"model": bundle.name, "targets": await host.structure(bundle)}
 
-    @app.post("/v1/completions", openapi_extra=_body_schema(CompletionRequest))
+    @app.post(
+        "/v1/completions",
+        **documented(pages.CompletionPage, CompletionRequest, streams=True),
+    )
     async def completions(http: Request) -> Response:
         request = parse_request(CompletionRequest, await read_json(http))
         writing = await unless_gone(http, open_writing(host_of(), request))
@@ -85,7 +89,7 @@ def make_app(host_of: Callable[[], Host]) -> FastAPI:
             return event_stream(writing, completion_events(writing, request))
         return JSONResponse(await unless_gone(http, whole_completion(writing), writing.close))
 
-    @app.post("/v1/ablations/generate", openapi_extra=_body_schema(PairRequest))
+    @app.post("/v1/ablations/generate", **documented(pages.PairPage, PairRequest, streams=True))
     async def generate(http: Request) -> Response:
         request = parse_request(PairRequest, await read_json(http))
         writing = await unless_gone(http, open_writing(host_of(), request, paired=True))
@@ -93,7 +97,7 @@ def make_app(host_of: Callable[[], Host]) -> FastAPI:
             return event_stream(writing, pair_events(writing))
         return JSONResponse(await unless_gone(http, whole_pair(writing), writing.close))
 
-    @app.post("/v1/ablations/score", openapi_extra=_body_schema(ScoreRequest))
+    @app.post("/v1/ablations/score", **documented(pages.ScorePage, ScoreRequest))
     async def score_text(http: Request) -> Response:
         request = parse_request(ScoreRequest, await read_json(http))
         return JSONResponse(await unless_gone(http, score(host_of(), request)))
@@ -141,14 +145,23 @@ def error_response(error: RequestError) -> JSONResponse:
     return JSONResponse(error.body(), error.http_status, headers)
 
 
-async def read_json(http: Request) -> Any:
-    """The body, parsed; `RequestError` if it is too large, too slow, or not JSON."""
+async def read_body(http: Request) -> bytes:
+    """The body; `RequestError` if it is too large or too slow."""
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
-            content = await _read_body(http)
+            return await _read_body(http)
     except TimeoutError:
         sentence = f"body: not whole after {BODY_TIMEOUT_S} s (body_timeout_s); send it faster"
         raise RequestError("timeout", sentence, "body") from None
+
+
+async def read_json(http: Request) -> Any:
+    """The body, parsed; `RequestError` if it is too large, too slow, or not JSON."""
+    return parse_json(await read_body(http))
+
+
+def parse_json(content: bytes) -> Any:
+    """JSON, parsed; `RequestError` if it is none."""
     try:
         return json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -190,22 +203,6 @@ def event_stream(writing: Writing, events: AsyncIterator[str]) -> StreamingRespo
 
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
     return StreamingResponse(guarded(), media_type="text/event-stream", headers=headers)
-
-
-def _body_schema(kind: type[BaseModel]) -> Json:
-    schema = kind.model_json_schema()
-    schema = _inlined(schema, schema.pop("$defs", {}))
-    return {"requestBody": {"content": {"application/json": {"schema": schema}}}}
-
-
-def _inlined(schema: Any, definitions: Json) -> Any:
-    if isinstance(schema, list):
-        return [_inlined(item, definitions) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    if "$ref" in schema:
-        return _inlined(definitions[schema["$ref"].rsplit("/", 1)[1]], definitions)
-    return {key: _inlined(value, definitions) for key, value in schema.items()}
 
 
 async def _read_body(http: Request) -> bytes:

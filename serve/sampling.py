@@ -32,6 +32,13 @@ def uniform_block(seed: int, block: int) -> NDArray[np.float32]:
     return ((bits >> np.uint64(64 - UNIFORM_BITS)) * 2.0**-UNIFORM_BITS).astype(np.float32)
 
 
+def uniforms(seed: int, start: int, count: int) -> NDArray[np.float32]:
+    """The uniforms of positions start ... start + count - 1 of a stream: (count)."""
+    first, last = start // BLOCK, (start + count - 1) // BLOCK
+    blocks = [uniform_block(seed, block) for block in range(first, last + 1)]
+    return np.concatenate(blocks)[start - first * BLOCK :][:count]
+
+
 def draw_seed() -> int:
     """A seed for a request that brings none."""
     return secrets.randbits(SEED_BITS)

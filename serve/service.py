@@ -21,6 +21,8 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serve.access import read_keys
+from serve.bento_api import score_page, text_stream
+from serve.docs import add_docs
 from serve.engine import Limits
 from serve.entrance import Entrance
 from serve.gate import Gate
@@ -31,17 +33,25 @@ from serve.log import configure_log
 from serve.manifest import BundleError, read_manifest
 from serve.metrics import log
 from serve.native.library import status
+from serve.open_inference_grpc import add_open_inference
+from serve.open_inference_rest import add_open_inference_paths
 from serve.openai_api import make_app
 from serve.runtime import DeviceError, choose_device, load_bundles
 from serve.saved_state import read_key
 from serve.settings import Settings, read_settings
 from serve.tls import check_tls, grpc_credentials
+from serve.tokenizer_api import add_tokenizer
 from serve.tracing import bento_tracing
 from serve.wire.errors import RequestError
+from serve.wire.requests import ScoreRequest, TextRequest
 
 REQUEST_TIMEOUT_S = 660  # to the first byte of an answer; the engine's own limits are shorter
 WATCH_S = 1.0
-STREAMING = ["v1/completions", "v1/ablations"]  # BentoML would open a trace span for every chunk
+STREAMING = [
+    "v1/completions",
+    "v1/ablations",
+    "generate",
+]  # BentoML would open a trace span for every chunk
 
 _hosts: list[Host] = []  # the one host of this process, while it is up
 
@@ -92,6 +102,9 @@ class HealthMiddleware:
 
 ENTRANCE = Entrance()
 SETTINGS = checked_settings()
+APP = make_app(current_host)
+for add_paths in (add_tokenizer, add_open_inference_paths, add_docs):
+    add_paths(APP, current_host)
 
 
 @bentoml.service(
@@ -101,7 +114,7 @@ SETTINGS = checked_settings()
     tracing={"excluded_urls": STREAMING},
     logging={"access": {"enabled": False}},  # serve.call writes a better line
 )
-@bentoml.asgi_app(make_app(current_host))
+@bentoml.asgi_app(APP)
 class Torsor:
     """Streams characters and answers ablation queries."""
 
@@ -132,7 +145,7 @@ class Torsor:
             credentials = grpc_credentials(SETTINGS.tls_cert, SETTINGS.tls_key)
             try:
                 self._grpc, self._checks = await start_grpc_server(
-                    self._host, address, ENTRANCE, credentials
+                    self._host, address, ENTRANCE, credentials, (add_open_inference,)
                 )
             except OSError as error:
                 give_up(error)
@@ -150,6 +163,18 @@ class Torsor:
             await self._grpc.stop(0)
         _hosts.remove(self._host)
         self._host.close()
+
+    @bentoml.api(input_spec=TextRequest)
+    async def generate(self, **fields: Any) -> str:
+        """The text of one prompt, as it is written."""
+        stream: str = await text_stream(self._host, _request(), fields)
+        return stream
+
+    @bentoml.api(input_spec=ScoreRequest)
+    async def score(self, **fields: Any) -> dict[str, Any]:
+        """Bits per character of a text, with an ablation beside the plain model."""
+        page: dict[str, Any] = await score_page(self._host, _request(), fields)
+        return page
 
     def _drain_before(self, number: int, loop: asyncio.AbstractEventLoop) -> None:
         # The web server's own handler closes HTTP. Until the streams are done, HTTP must go on to
@@ -208,9 +233,16 @@ def give_up(error: Exception) -> NoReturn:
     sys.exit(1)
 
 
+def _request() -> Any:
+    return Torsor.context.request  # type: ignore[attr-defined]
+
+
 def _alive() -> bool:
     return bool(_hosts) and _hosts[0].engine.alive
 
 
+# Clients read `generate` piece by piece. BentoML itself would see that in a generator only, whose
+# errors after the first piece it swallows; see serve/bento_api.py.
+Torsor.apis["generate"].is_stream = True  # type: ignore[attr-defined]
 Torsor.add_asgi_middleware(HttpEntrance, entrance=ENTRANCE)  # type: ignore[attr-defined]
 Torsor.add_asgi_middleware(HealthMiddleware)  # type: ignore[attr-defined]

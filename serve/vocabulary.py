@@ -50,6 +50,14 @@ class Vocabulary:
             raise self._refuse(text, int(outside.argmax()), field)
         return indices
 
+    def check(self, indices: Sequence[int], field: str) -> NDArray[np.int64]:
+        """Indices that a client sent, as an array; `RequestError` names one that isn't any."""
+        for place, index in enumerate(indices):
+            if not 0 <= index < len(self):
+                found = f"found token id {index} at index {place}"
+                raise invalid(field, f"{found}, expected ids from 0 to {len(self) - 1}")
+        return np.array(indices, np.int64)
+
     def decode(self, indices: Sequence[int]) -> str:
         """The text of indices; bytes that are no UTF-8 become U+FFFD."""
         return Decoder(self).feed(indices, final=True)
@@ -59,8 +67,8 @@ class Vocabulary:
         return invalid(
             field,
             f"found {self._told(character)} at index {place}, expected one of the "
-            f"model's {len(self)} {'bytes' if self.is_bytes else 'characters'}; remove it"
-            + (", or set unknown to skip or replace" if field != "stop" else ""),
+            f"model's {len(self)} {'bytes' if self.is_bytes else 'characters'}; remove it, "
+            "or set unknown to skip or replace",
         )
 
     def _told(self, character: str) -> str:

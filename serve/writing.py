@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from serve.call import note_streams
 from serve.host import Host
 from serve.inbox import Inbox
+from serve.prompts import encode_prompts, encode_stop
 from serve.runtime import Bundle, Variant
 from serve.sampling import SamplingSettings, choice_seed, draw_seed
 from serve.saved_state import decode_state, encode_state
@@ -60,6 +61,7 @@ class Choice:
     seed: int
     stream: Stream
     decoder: Decoder
+    prompt_length: int  # characters of the prompt's text
     text: list[str] = field(default_factory=list)  # kept where branches are compared
     started: bool = False
     done: bool = False
@@ -106,14 +108,17 @@ class Writing:
 
     @property
     def usage(self) -> dict[str, Any]:
-        """Characters of the prompt and of all choices; cached ones were not run again."""
-        prompt = len(self.choices[0].stream.forced)
+        """Characters of every prompt, counted once, and of all choices; cached ones weren't run
+        again."""
+        firsts = [c for c in self.choices if c.branch != ABLATED and c.index % self.request.n == 0]
+        prompt = sum(len(choice.stream.forced) for choice in firsts)
+        reused = sum(choice.stream.num_reused for choice in firsts)
         written = sum(choice.stream.num_written for choice in self.choices)
         return {
             "prompt_tokens": prompt,
             "completion_tokens": written,
             "total_tokens": prompt + written,
-            "prompt_tokens_details": {"cached_tokens": self.choices[0].stream.num_reused},
+            "prompt_tokens_details": {"cached_tokens": reused},
         }
 
     @property
@@ -179,9 +184,9 @@ async def open_writing(host: Host, request: GenerateRequest, paired: bool = Fals
     """
     bundle = host.text_bundle(request.model)
     vocabulary = host.vocabularies[bundle.name]
-    forced = vocabulary.encode(request.prompt, "prompt", request.unknown)
+    prompts = encode_prompts(request, vocabulary)
     settings = _settings(request, vocabulary)
-    stops = [_encode_stop(stop, vocabulary) for stop in request.stops]
+    stops = [encode_stop(stop, vocabulary, request.unknown) for stop in request.stops]
     if paired and request.ablation is None:
         raise invalid("ablation", "missing, expected the edits to compare with")
     variant = await host.variant(bundle, request.ablation)
@@ -193,7 +198,7 @@ async def open_writing(host: Host, request: GenerateRequest, paired: bool = Fals
         return Stream(
             bundle,
             session_of.session,
-            forced,
+            prompts[index // request.n].indices,
             max_tokens=request.max_tokens,
             seed=choice_seed(seed, index),
             settings=settings,
@@ -213,8 +218,9 @@ async def open_writing(host: Host, request: GenerateRequest, paired: bool = Fals
             choice_seed(seed, index),
             open_stream(source, index),
             Decoder(vocabulary),
+            prompts[index // request.n].length,
         )
-        for index in range(request.n)
+        for index in range(request.n * len(prompts))
         for branch, source in branches
     ]
     host.engine.submit([choice.stream for choice in choices])
@@ -241,7 +247,7 @@ def _opening(
 def describe_characters(delivery: Delivery, vocabulary: Vocabulary, top: int) -> list[Character]:
     """Each character with its log-probability and the `top` most probable ones."""
     texts = [vocabulary.names[i] for i in delivery.characters]
-    tops = _top_logprobs(delivery.logits, vocabulary, top) if top else [{} for _ in texts]
+    tops = _top_logprobs(delivery, vocabulary, top) if top else [{} for _ in texts]
     return [Character(*row) for row in zip(texts, delivery.logprobs, tops, strict=True)]
 
 
@@ -252,9 +258,14 @@ def log_softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
     return result
 
 
-def _top_logprobs(logits: Any, vocabulary: Vocabulary, top: int) -> list[dict[str, float]]:
-    scores = log_softmax(logits)  # (N, V)
-    best = np.argsort(-scores, axis=-1, kind="stable")[:, :top]
+def _top_logprobs(delivery: Delivery, vocabulary: Vocabulary, top: int) -> list[dict[str, float]]:
+    # Counted from the character that was taken: where it is the most probable one, its entry is
+    # its own log-probability to the last bit, and clients that ask "was it greedy?" compare them.
+    assert delivery.logits is not None
+    logits = delivery.logits.astype(np.float64)  # (N, V)
+    taken = np.take_along_axis(logits, np.array(delivery.characters)[:, None], axis=-1)
+    scores = logits - taken + np.array(delivery.logprobs)[:, None]
+    best = np.argsort(-logits, axis=-1, kind="stable")[:, :top]
     return [
         {vocabulary.names[i]: float(row[i]) for i in places}
         for row, places in zip(scores, best, strict=True)
@@ -264,7 +275,7 @@ def _top_logprobs(logits: Any, vocabulary: Vocabulary, top: int) -> list[dict[st
 def _settings(request: GenerateRequest, vocabulary: Vocabulary) -> SamplingSettings:
     return SamplingSettings(
         temperature=request.temperature,
-        top_k=request.top_k,
+        top_k=max(0, request.top_k),
         top_p=request.top_p,
         bias=_bias(request.logit_bias, vocabulary) if request.logit_bias else None,
     )
@@ -279,7 +290,3 @@ def _bias(entries: dict[str, float], vocabulary: Vocabulary) -> NDArray[np.float
     if np.isneginf(bias).all():
         raise invalid("logit_bias", "forbids every character, expected one that may be written")
     return bias
-
-
-def _encode_stop(stop: str, vocabulary: Vocabulary) -> tuple[int, ...]:
-    return tuple(int(i) for i in vocabulary.encode(stop, "stop", "error"))

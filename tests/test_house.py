@@ -201,7 +201,8 @@ def test_imports_where_what_trains_is_absent(module: str, tmp_path: Path) -> Non
 
 def test_regenerating_the_protobuf_files_changes_nothing(tmp_path: Path) -> None:
     outs = [f"--{kind}_out={tmp_path}" for kind in ("python", "pyi", "grpc_python")]
-    command = [sys.executable, "-m", "grpc_tools.protoc", "-I.", *outs, "serve/wire/torsor.proto"]
+    contracts = [f"serve/wire/{name}.proto" for name in ("torsor", "open_inference")]
+    command = [sys.executable, "-m", "grpc_tools.protoc", "-I.", *outs, *contracts]
     subprocess.run(command, cwd=ROOT, check=True)
     made = {path.name: path.read_bytes() for path in (tmp_path / "serve/wire").iterdir()}
     kept = {path.name: path.read_bytes() for path in (ROOT / "serve/wire").glob("*_pb2*.py*")}

@@ -16,12 +16,12 @@ from serve.limits import MAX_MESSAGE_BYTES, all_limits
 from serve.runtime import Bundle, Device
 from serve.settings import SHIPPED
 from serve.stream import Life, Stream
-from serve.wire import requests
+from serve.wire import prompts, requests
 from serve.wire import torsor_pb2 as pb
 from serve.wire import torsor_pb2_grpc as rpc
 
 TANH = "tanh-rnn-shakespeare"
-LONG = "a" * (requests.MAX_PROMPT_CHARACTERS + 1)
+LONG = "a" * (prompts.MAX_PROMPT_CHARACTERS + 1)
 OVER: dict[str, tuple[str, dict[str, Any]]] = {  # limit: what is beyond it
     "max_prompt_characters": ("prompt", {"prompt": LONG}),
     "max_tokens": ("max_tokens", {"max_tokens": requests.MAX_TOKENS + 1}),

@@ -2,9 +2,17 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve.sampling import SEED_BITS, choice_seed, draw_seed, uniform_block
+from serve.sampling import BLOCK, SEED_BITS, choice_seed, draw_seed, uniform_block, uniforms
 
 seeds = st.integers(0, 2**63 - 1)
+
+
+@given(seeds, st.integers(0, 3 * BLOCK), st.integers(1, BLOCK))
+def test_a_uniform_is_a_function_of_seed_and_position_alone(
+    seed: int, start: int, count: int
+) -> None:
+    whole = np.concatenate([uniform_block(seed, block) for block in range(5)])
+    np.testing.assert_array_equal(uniforms(seed, start, count), whole[start : start + count])
 
 
 @given(seeds)

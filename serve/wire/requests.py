@@ -3,17 +3,25 @@
 Text is measured in characters: one token is one character of the model's vocabulary.
 """
 
-from typing import Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
-from serve.wire.errors import RequestError, invalid
+from serve.wire.errors import invalid
+from serve.wire.explain import explain
+from serve.wire.prompts import MAX_PROMPT_CHARACTERS, Prompt, PromptField, prompt_list
 
-MAX_PROMPT_CHARACTERS = 1_000_000
 MAX_TOKENS = 1_000_000  # that a request may take, prompt and text of all choices together
 MAX_DETAILED = 100_000  # characters that a request may have described one by one
 MAX_LOGPROBS_TOTAL = 200_000  # log-probabilities in one answer, alternatives included
-MAX_CHOICES = 128
+MAX_CHOICES = 128  # of all prompts together
 MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 1_000
 MAX_LOGPROBS = 20
@@ -31,30 +39,30 @@ LIMITS = {  # by the names that errors say
     "max_logprobs_total": MAX_LOGPROBS_TOTAL,
     "max_detailed": MAX_DETAILED,
 }
-LIMIT_OF = {  # a field's largest value or length
-    "prompt": "max_prompt_characters",
-    "text": "max_prompt_characters",
-    "max_tokens": "max_tokens",
-    "n": "max_choices",
-    "logprobs": "max_logprobs",
-}
 
 Unknown = Literal["error", "skip", "replace"]
 AblationJson = dict[str, Any]
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """A body of which every field is known, and of its type."""
+
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class GenerateRequest(_Strict):
+class GenerateRequest(Strict):
     """Write text: what HTTP's completions and pairs and gRPC's Generate have in common."""
 
     model: str | None = Field(None, description="id of a model; left out: the first one served")
-    prompt: str = Field("", max_length=MAX_PROMPT_CHARACTERS, description="empty: from the start")
+    prompt: PromptField = Field(
+        "",
+        description="text or token ids (a token id is an index into the vocabulary), one or a "
+        "list; empty: from the start. Of several prompts, choice i of prompt p has the index "
+        "p * n + i; the seed of each choice is derived from the request's and that index",
+    )
     max_tokens: int = Field(16, ge=0, le=MAX_TOKENS, description="characters to write at most")
     temperature: float = Field(1.0, ge=0, le=100, description="0: always the most probable")
-    top_k: int = Field(0, ge=0, le=2**31, description="keep the k most probable; 0: all")
+    top_k: int = Field(0, ge=-1, le=2**31, description="keep the k most probable; 0 or -1: all")
     top_p: float = Field(1.0, gt=0, le=1, description="keep the smallest set of this probability")
     n: int = Field(1, ge=1, le=MAX_CHOICES, description="choices, each with a seed of its own")
     seed: int | None = Field(None, ge=0, le=MAX_SEED, description="left out: drawn and returned")
@@ -64,7 +72,9 @@ class GenerateRequest(_Strict):
     logit_bias: dict[str, float] | None = Field(
         None, description="index of a character: added to its logit; -100 forbids it"
     )
-    unknown: Unknown = Field("error", description="characters outside the vocabulary")
+    unknown: Unknown = Field(
+        "error", description="characters outside the vocabulary; a stop that has some never comes"
+    )
     ablation: AblationJson | None = Field(None, description="edits of the model's weights")
     state: str | None = Field(
         None,
@@ -74,18 +84,29 @@ class GenerateRequest(_Strict):
     save_state: bool = Field(False, description="answer the state after the last character")
 
     @property
+    def prompts(self) -> list[Prompt]:
+        """The prompts one by one."""
+        return prompt_list(self.prompt)
+
+    @property
     def stops(self) -> tuple[str, ...]:
         """The stop strings as a tuple."""
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
     @model_validator(mode="after")
     def _check_size(self) -> Self:
-        if (taken := self.n * (len(self.prompt) + self.max_tokens)) > MAX_TOKENS:
+        choices, given = self.n * len(self.prompts), self.n * sum(map(len, self.prompts))
+        if choices > MAX_CHOICES:
             raise ValueError(
-                f"max_tokens: found {taken} characters of prompt and text over {self.n} choices, "
+                f"n: found {choices} choices of {len(self.prompts)} prompts, expected at most "
+                f"{MAX_CHOICES} (max_choices); send fewer prompts at once"
+            )
+        if (taken := given + choices * self.max_tokens) > MAX_TOKENS:
+            raise ValueError(
+                f"max_tokens: found {taken} characters of prompt and text over {choices} choices, "
                 f"expected at most {MAX_TOKENS} (max_tokens); ask for less text or fewer choices"
             )
-        described = self.n * (self.max_tokens + (len(self.prompt) if self.echo else 0))
+        described = choices * self.max_tokens + (given if self.echo else 0)
         asked = 0 if self.logprobs is None else described * (1 + self.logprobs)
         if asked > MAX_LOGPROBS_TOTAL:
             raise ValueError(
@@ -118,25 +139,52 @@ class GenerateRequest(_Strict):
         return self
 
 
-class StreamOptions(_Strict):
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+# The one number that asks for nothing; JSON may write it 0 or 0.0.
+Zero = Annotated[Literal[0], BeforeValidator(_whole)]
+One = Annotated[Literal[1], BeforeValidator(_whole)]
+
+
+class StreamOptions(Strict):
     """OpenAI's `stream_options`."""
 
     include_usage: bool = False
+    continuous_usage_stats: Literal[False] = False
 
 
-class CompletionRequest(GenerateRequest):
-    """The body of `POST /v1/completions`: OpenAI's fields, and ours on top.
+class IdleFields(Strict):
+    """What OpenAI's and vLLM's clients and load tools send, and this server does not honour.
 
-    Fields of OpenAI's that we don't honour may hold the value that asks for nothing.
+    Each may hold what asks for nothing. These models have neither an end token nor special tokens,
+    so both values of a switch that speaks of them do.
     """
+
+    user: str | None = None
+    best_of: int | None = Field(None, description="n, or left out")
+    suffix: None = None
+    frequency_penalty: Zero | None = None
+    presence_penalty: Zero | None = None
+    repetition_penalty: One | None = None
+    length_penalty: One | None = None
+    min_p: Zero | None = None
+    use_beam_search: Literal[False] | None = None
+    include_stop_str_in_output: Literal[False] | None = None
+    stop_token_ids: list[int] | None = Field(None, max_length=0)
+    min_tokens: int | None = Field(None, ge=0, description="at most max_tokens, without stop")
+    ignore_eos: bool | None = None
+    add_special_tokens: bool | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+
+
+class CompletionRequest(GenerateRequest, IdleFields):
+    """The body of `POST /v1/completions`: OpenAI's fields, and ours on top."""
 
     stream: bool = False
     stream_options: StreamOptions | None = None
-    user: str | None = Field(None, description="accepted and not used")
-    best_of: Literal[1] | None = None
-    suffix: None = None
-    frequency_penalty: Literal[0] | None = None
-    presence_penalty: Literal[0] | None = None
 
     @model_validator(mode="after")
     def _check_stream_options(self) -> Self:
@@ -144,10 +192,22 @@ class CompletionRequest(GenerateRequest):
             raise ValueError("stream_options: found without stream, expected stream to be true")
         return self
 
+    @model_validator(mode="after")
+    def _check_idle(self) -> Self:
+        if self.best_of not in (None, self.n):
+            raise ValueError(f"best_of: found {self.best_of}, expected n, which is {self.n}")
+        if self.min_tokens and (self.stops or self.min_tokens > self.max_tokens):
+            raise ValueError(
+                f"min_tokens: found {self.min_tokens}, expected at most max_tokens and no stop; "
+                "a text ends early at a stop string only"
+            )
+        return self
+
 
 class PairRequest(GenerateRequest):
     """The body of `POST /v1/ablations/generate`: both texts, under the same random numbers."""
 
+    prompt: str = Field("", max_length=MAX_PROMPT_CHARACTERS, description="empty: from the start")
     stream: bool = False
 
     @model_validator(mode="after")
@@ -161,7 +221,32 @@ class PairRequest(GenerateRequest):
         return self
 
 
-class ScoreRequest(_Strict):
+class TextRequest(GenerateRequest):
+    """One text, written as it comes: the body of BentoML's `POST /generate`."""
+
+    prompt: str = Field("", max_length=MAX_PROMPT_CHARACTERS, description="empty: from the start")
+    n: Literal[1] = 1
+    logprobs: None = None
+
+
+class TokenizeRequest(Strict):
+    """The body of `POST /tokenize`."""
+
+    model: str | None = None
+    prompt: str = Field(max_length=MAX_PROMPT_CHARACTERS)
+    unknown: Unknown = "error"
+    add_special_tokens: bool = Field(False, description="there are none")
+    return_token_strs: bool = False
+
+
+class DetokenizeRequest(Strict):
+    """The body of `POST /detokenize`."""
+
+    model: str | None = None
+    tokens: list[Annotated[int, Field(ge=0)]] = Field(max_length=MAX_PROMPT_CHARACTERS)
+
+
+class ScoreRequest(Strict):
     """The body of `POST /v1/ablations/score`, and of gRPC's Score."""
 
     model: str | None = None
@@ -180,7 +265,7 @@ class ScoreRequest(_Strict):
         return self
 
 
-Request = TypeVar("Request", bound=_Strict)
+Request = TypeVar("Request", bound=Strict)
 
 
 def parse_request(kind: type[Request], value: Any) -> Request:
@@ -194,37 +279,4 @@ def parse_request(kind: type[Request], value: Any) -> Request:
     try:
         return kind.model_validate(value)
     except ValidationError as error:
-        raise _explain(error) from None
-
-
-def _explain(error: ValidationError) -> RequestError:
-    first = error.errors(include_url=False)[0]
-    field = ".".join(str(part) for part in first["loc"] if not _is_branch(part))
-    if first["type"] == "extra_forbidden":
-        field = ".".join(str(part) for part in first["loc"])
-        return invalid(field, "unknown field; remove it, the server does not honour it")
-    if first["type"] == "value_error":  # our own sentences already name field and remedy
-        message = first["msg"].removeprefix("Value error, ")
-        return RequestError("invalid_request", message, message.split(":")[0])
-    if first["type"] == "missing":
-        return invalid(field, "missing, expected a value")
-    if first["type"] in ("string_too_long", "string_too_short"):
-        bounds = first["ctx"]
-        expected = f"at {'most' if 'max_length' in bounds else 'least'} {[*bounds.values()][0]}"
-        found = f"found {len(first['input'])} characters, expected {expected}"
-        return invalid(field, found + _limit_name(field, first["type"]))
-    found = f"{first['input']!r:.80}"
-    expected = first["msg"].removeprefix("Input should be ")
-    return invalid(
-        field or "body", f"found {found}, expected {expected}{_limit_name(field, first['type'])}"
-    )
-
-
-def _limit_name(field: str, kind: str) -> str:
-    is_limit = kind in ("string_too_long", "less_than_equal") and field in LIMIT_OF
-    return f" ({LIMIT_OF[field]})" if is_limit else ""
-
-
-def _is_branch(part: int | str) -> bool:
-    # pydantic names the branch of a union in the location ("str", "list[str]")
-    return isinstance(part, str) and part in ("str", "list[str]")
+        raise explain(error) from None

@@ -1,0 +1,131 @@
+"""/docs.json: what every path takes and answers, as OpenAPI says it.
+
+BentoML would write the document in a version whose schemas can't say what ours say, and promise
+errors that it doesn't send; so this is a page of our own, of the app's routes and of BentoML's.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+
+from serve.host import Host
+from serve.wire import pages
+from serve.wire.requests import ScoreRequest, TextRequest
+
+Json = dict[str, Any]
+OPENAPI_VERSION = "3.1.0"
+FAILED = "What was found, what was expected, and the remedy."
+
+
+def documented(
+    answer: type[BaseModel],
+    asked: type[BaseModel] | None = None,
+    *,
+    streams: bool = False,
+    error: type[BaseModel] = pages.ErrorPage,
+) -> Json:
+    """What a FastAPI route is told of its answers, of its body, and of its errors."""
+    told: Json = {"response_model": None, "responses": _responses(answer, streams, error)}
+    if asked is not None:
+        told["openapi_extra"] = {"requestBody": _body(asked)}
+    return told
+
+
+def add_docs(app: FastAPI, host_of: Callable[[], Host]) -> None:
+    """Add /docs.json, once all other routes are there."""
+    del host_of
+
+    @functools.cache
+    def document() -> Json:
+        page = get_openapi(
+            title="Torsor",
+            version="1",
+            openapi_version=OPENAPI_VERSION,
+            description="Streams characters and answers ablation queries.",
+            routes=app.routes,
+        )
+        return {**page, "paths": page["paths"] | _bentoml_paths()}
+
+    @app.get("/docs.json", include_in_schema=False)
+    async def docs() -> Json:
+        return document()
+
+
+def _bentoml_paths() -> Json:
+    """The native endpoints and the probes, which are no routes of the app."""
+    problem = {"anyOf": [_schema(pages.ErrorPage), _schema(pages.BentoErrorPage)]}
+    failed = {"description": FAILED, "content": _json(problem)}
+    text = {"description": "The text, as it is written.", "content": _content("text/plain", _TEXT)}
+    scored = {"description": pages.ScorePage.__doc__, "content": _json(_schema(pages.ScorePage))}
+    ready = {"content": _json(_schema(pages.ReadinessPage)), "description": "What runs."}
+    metrics = {"description": "Prometheus.", "content": _content("text/plain", _TEXT)}
+    probe = {"responses": {"200": ready, "503": ready}}
+    return {
+        "/generate": _native(TextRequest, text, failed),
+        "/score": _native(ScoreRequest, scored, failed),
+        "/livez": {"get": {"summary": "Whether the process is whole", **probe}},
+        "/readyz": {"get": {"summary": "Whether it takes requests", **probe}},
+        "/metrics": {"get": {"summary": "Counters and times", "responses": {"200": metrics}}},
+    }
+
+
+def _native(asked: type[BaseModel], answer: Json, failed: Json) -> Json:
+    responses = {"200": answer, "4XX": failed, "5XX": failed}
+    fields = asked.model_fields.values()
+    body = _body(asked, any(field.is_required() for field in fields))  # BentoML reads none as {}
+    return {
+        "post": {
+            "summary": f"BentoML's own form: {asked.__doc__}",
+            "requestBody": body,
+            "responses": responses,
+        }
+    }
+
+
+def _responses(
+    answer: type[BaseModel], streams: bool, error: type[BaseModel]
+) -> dict[int | str, Json]:
+    content = _json(_schema(answer))
+    if streams:
+        content |= _content("text/event-stream", _TEXT)
+    failed = {"description": FAILED, "content": _json(_schema(error))}
+    return {
+        200: {"description": answer.__doc__, "content": content},
+        "4XX": failed,
+        "5XX": failed,
+    }
+
+
+def _body(kind: type[BaseModel], required: bool = True) -> Json:
+    return {"required": required, "content": _json(_schema(kind, "validation"))}
+
+
+def _json(schema: Json) -> Json:
+    return _content("application/json", schema)
+
+
+def _content(kind: str, schema: Json) -> Json:
+    return {kind: {"schema": schema}}
+
+
+def _schema(kind: type[BaseModel], mode: Any = "serialization") -> Json:
+    schema = kind.model_json_schema(mode=mode)
+    inlined: Json = _inlined(schema, schema.pop("$defs", {}))
+    return inlined
+
+
+def _inlined(schema: Any, definitions: Json) -> Any:
+    if isinstance(schema, list):
+        return [_inlined(item, definitions) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        return _inlined(definitions[schema["$ref"].rsplit("/", 1)[1]], definitions)
+    return {key: _inlined(value, definitions) for key, value in schema.items()}
+
+
+_TEXT = {"type": "string"}

@@ -1,0 +1,47 @@
+"""What pydantic found wrong with a request, in our own words."""
+
+from pydantic import ValidationError
+
+from serve.wire.errors import RequestError, invalid
+
+LIMIT_OF = {  # a field's largest value or length
+    "prompt": "max_prompt_characters",
+    "text": "max_prompt_characters",
+    "max_tokens": "max_tokens",
+    "n": "max_choices",
+    "logprobs": "max_logprobs",
+}
+
+
+def explain(error: ValidationError) -> RequestError:
+    """The error of a request: field, what was found, what was expected, and the limit's name."""
+    first = error.errors(include_url=False)[0]
+    field = ".".join(str(part) for part in first["loc"] if not _is_branch(part))
+    if first["type"] == "extra_forbidden":
+        field = ".".join(str(part) for part in first["loc"])
+        return invalid(field, "unknown field; remove it, the server does not honour it")
+    if first["type"] == "value_error":  # our own sentences already name field and remedy
+        message = first["msg"].removeprefix("Value error, ")
+        return RequestError("invalid_request", message, message.split(":")[0])
+    if first["type"] == "missing":
+        return invalid(field, "missing, expected a value")
+    if first["type"] in ("string_too_long", "string_too_short"):
+        bounds = first["ctx"]
+        expected = f"at {'most' if 'max_length' in bounds else 'least'} {[*bounds.values()][0]}"
+        found = f"found {len(first['input'])} characters, expected {expected}"
+        return invalid(field, found + _limit_name(field, first["type"]))
+    found = f"{first['input']!r:.80}"
+    expected = first["msg"].removeprefix("Input should be ")
+    remedy = "; the server honours nothing else" if first["type"] == "literal_error" else ""
+    remedy += _limit_name(field, first["type"])
+    return invalid(field or "body", f"found {found}, expected {expected}{remedy}")
+
+
+def _limit_name(field: str, kind: str) -> str:
+    is_limit = kind in ("string_too_long", "less_than_equal") and field in LIMIT_OF
+    return f" ({LIMIT_OF[field]})" if is_limit else ""
+
+
+def _is_branch(part: int | str) -> bool:
+    # pydantic names the branch of a union in the location ("str", "list[str]")
+    return isinstance(part, str) and part in ("str", "list[str]")
