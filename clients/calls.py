@@ -71,6 +71,22 @@ def generate_pair(
     return StreamCall("v1/ablations/generate", _content(body), answers.read_pair_event)
 
 
+def load(folder: str) -> Call[ModelInfo]:
+    """A bundle's folder on the server's machine, to be served."""
+    return Call("POST", "management/models", answers.read_model, _content({"folder": folder}))
+
+
+def reload(model: str) -> Call[ModelInfo]:
+    """A served model, to be read again."""
+    path = f"management/models/{quote(model, safe='')}/reload"
+    return Call("POST", path, answers.read_model)
+
+
+def unload(model: str) -> Call[None]:
+    """A model, to be served no more."""
+    return Call("DELETE", f"management/models/{quote(model, safe='')}", lambda page: None)
+
+
 def score(
     text: str, ablation: options.Ablation | None, given: options.ScoreOptions
 ) -> Call[ScoreResult]:

@@ -83,6 +83,14 @@ def make_parser() -> argparse.ArgumentParser:
     commands.add_parser(
         "models", allow_abbrev=False, parents=[server], help="the models that the server holds"
     )
+    manage = commands.add_parser(
+        "manage",
+        allow_abbrev=False,
+        parents=[server],
+        help="load, reload or unload a model; needs a key that may",
+    )
+    manage.add_argument("action", choices=("load", "reload", "unload"))
+    manage.add_argument("what", metavar="FOLDER|MODEL", help="a folder on the server's machine")
     structure = commands.add_parser(
         "structure", allow_abbrev=False, parents=[server], help="what can be ablated"
     )

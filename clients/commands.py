@@ -7,7 +7,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from clients import tables
 from clients.options import Ablation, GenerateOptions, PairOptions
@@ -133,6 +133,18 @@ def _models(client: "Client", args: Namespace) -> None:
     print(to_json(models) if args.json else tables.models(models))
 
 
+def _manage(client: "Client", args: Namespace) -> None:
+    if args.grpc:
+        raise ValueError("--grpc: models are managed over HTTP only; leave it out")
+    http = cast("HttpClient", client)
+    if args.action == "unload":
+        http.unload(args.what)
+        print(json.dumps({"id": args.what, "unloaded": True}) if args.json else "unloaded")
+        return
+    model = http.load(args.what) if args.action == "load" else http.reload(args.what)
+    print(to_json(model) if args.json else f"serves {model.id}")
+
+
 def _structure(client: "Client", args: Namespace) -> None:
     structure = client.structure(args.model)
     print(to_json(structure) if args.json else tables.structure(structure))
@@ -143,6 +155,7 @@ COMMANDS: dict[str, Callable[["Client", Namespace], None]] = {
     "ablate": _ablate,
     "score": _score,
     "models": _models,
+    "manage": _manage,
     "structure": _structure,
 }
 

@@ -82,6 +82,21 @@ class HttpClient:
         """Bits per character of `text`, and with an ablation what it changes."""
         return self._ask(calls.score(text, ablation, options))
 
+    def load(self, folder: str) -> ModelInfo:
+        """Serve the bundle in a folder of the server's machine; the key must be one that manages.
+
+        A model of the same name is replaced; its running streams end as they began.
+        """
+        return self._ask(calls.load(folder))
+
+    def reload(self, model: str) -> ModelInfo:
+        """Read a served model's folder again."""
+        return self._ask(calls.reload(model))
+
+    def unload(self, model: str) -> None:
+        """Serve a model no more."""
+        self._ask(calls.unload(model))
+
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
@@ -154,6 +169,21 @@ class AsyncHttpClient:
     ) -> ScoreResult:
         """Bits per character of `text`, and with an ablation what it changes."""
         return await self._ask(calls.score(text, ablation, options))
+
+    async def load(self, folder: str) -> ModelInfo:
+        """Serve the bundle in a folder of the server's machine; the key must be one that manages.
+
+        A model of the same name is replaced; its running streams end as they began.
+        """
+        return await self._ask(calls.load(folder))
+
+    async def reload(self, model: str) -> ModelInfo:
+        """Read a served model's folder again."""
+        return await self._ask(calls.reload(model))
+
+    async def unload(self, model: str) -> None:
+        """Serve a model no more."""
+        await self._ask(calls.unload(model))
 
     async def close(self) -> None:
         """Close the connections."""

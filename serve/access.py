@@ -5,6 +5,7 @@
     sha256 = "9f86d081..."        # of the key; the key itself stands nowhere
     requests_per_minute = 600     # left out: any number
     max_concurrent = 4            # requests at once, left out: any number
+    manage = true                 # may load and unload models, left out: it may not
 
 A key is 256 random bits, so nobody finds it from its hash by trying, and the plain SHA-256 is
 enough: salts and slow hashes are for passwords, which people choose, and would cost every request.
@@ -38,11 +39,12 @@ class Key:
     sha256: str = field(repr=False)
     requests_per_minute: int | None = None
     max_concurrent: int | None = None
+    manage: bool = False
 
     def page(self) -> dict[str, Any]:
         """What its holder may see of it."""
         limits = {n: getattr(self, n) for n in ("requests_per_minute", "max_concurrent")}
-        return {"name": self.name, **limits}
+        return {"name": self.name, **limits, "manage": self.manage}
 
 
 def read_keys(path: Path) -> tuple[Key, ...]:
@@ -78,7 +80,8 @@ def parse_keys(text: str, source: str) -> tuple[Key, ...]:
 def _key(entry: Any, where: str) -> Key:
     names = [f.name for f in fields(Key)]
     if not isinstance(entry, dict) or not {*names[:2]} <= set(entry) <= {*names}:
-        raise ValueError(f"{where}: expected a table of {', '.join(names)}; the last two may miss")
+        expected = f"name and sha256, and if needed {', '.join(names[2:])}"
+        raise ValueError(f"{where}: expected a table of {expected}")
     if not isinstance(entry["name"], str) or not NAME.fullmatch(entry["name"]):
         raise ValueError(f"{where}.name: expected 1 to 64 letters, digits, dots, _ or -")
     if not isinstance(entry["sha256"], str) or not SHA256.fullmatch(entry["sha256"]):
@@ -87,6 +90,8 @@ def _key(entry: Any, where: str) -> Key:
         value = entry.get(name, 1)
         if type(value) is not int or not 1 <= value <= MAX_LIMIT:
             raise ValueError(f"{where}.{name}: expected a whole number, 1 to {MAX_LIMIT}")
+    if type(entry.get("manage", False)) is not bool:
+        raise ValueError(f"{where}.manage: expected true or false")
     return Key(**entry)
 
 
@@ -95,7 +100,7 @@ def hash_key(key: str) -> str:
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def add_key(path: Path, name: str, **limits: int | None) -> str:
+def add_key(path: Path, name: str, manage: bool = False, **limits: int | None) -> str:
     """Make a key, add its hash to the file, and return the key, which stands nowhere else.
 
     Raises `ValueError` for a file that is broken or has the name already, `OSError` where it can't
@@ -107,6 +112,7 @@ def add_key(path: Path, name: str, **limits: int | None) -> str:
     given = {what: limit for what, limit in limits.items() if limit is not None}
     rows = [f'name = "{name}"', f'sha256 = "{hash_key(key)}"']
     rows += [f"{what} = {limit}" for what, limit in given.items()]
+    rows += ["manage = true"] if manage else []
     gap = "" if not before or before.endswith("\n\n") else "\n" * (1 + (before[-1] != "\n"))
     parse_keys(before, str(path))
     _key({"name": name, "sha256": hash_key(key), **given}, "the new key")
@@ -141,10 +147,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--file", type=Path, required=True, help="made if it isn't there")
     parser.add_argument("--requests-per-minute", type=int, metavar="N", help="(any number)")
     parser.add_argument("--max-concurrent", type=int, metavar="N", help="requests at once (any)")
+    parser.add_argument("--manage", action="store_true", help="it may load and unload models")
     options = parser.parse_args(arguments)
     limits = {what: getattr(options, what) for what in ("requests_per_minute", "max_concurrent")}
     try:
-        key = add_key(options.file, options.name, **limits)
+        key = add_key(options.file, options.name, options.manage, **limits)
     except (ValueError, OSError) as error:
         print(f"torsor key: {error}", file=sys.stderr)
         return 1

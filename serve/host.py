@@ -80,8 +80,9 @@ class Host:
     def _serve(self, bundle: Bundle) -> None:
         name, manifest = bundle.name, bundle.manifest
         self.bundles[name] = bundle
-        self.vocabularies.pop(name, None)
-        if manifest.task is None:
+        if manifest.task is not None:
+            self.vocabularies.pop(name, None)  # of a model of text that it replaces
+        else:
             self.vocabularies[name] = Vocabulary(manifest.vocabulary, manifest.symbols)
 
     def start(self) -> None:
@@ -106,8 +107,8 @@ class Host:
 
     def text_bundle(self, model: str | None) -> Bundle:
         """The bundle of a model of text, the first one for None; `RequestError` for any other."""
-        if model is None and self.vocabularies:
-            model = next(iter(self.vocabularies))
+        if model is None:
+            model = next((name for name in self.bundles if name in self.vocabularies), None)
         bundle = self.bundle(model)
         if (task := bundle.manifest.task) is not None:
             texts = ", ".join(self.vocabularies) or "none of them is served here"

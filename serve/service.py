@@ -30,6 +30,7 @@ from serve.grpc_server import set_serving, start_grpc_server
 from serve.host import Host
 from serve.http_entrance import HttpEntrance
 from serve.log import configure_log
+from serve.management import add_management
 from serve.manifest import BundleError, read_manifest
 from serve.metrics import log
 from serve.native.library import status
@@ -103,7 +104,7 @@ class HealthMiddleware:
 ENTRANCE = Entrance()
 SETTINGS = checked_settings()
 APP = make_app(current_host)
-for add_paths in (add_tokenizer, add_open_inference_paths, add_docs):
+for add_paths in (add_tokenizer, add_open_inference_paths, add_management, add_docs):
     add_paths(APP, current_host)
 
 

@@ -4,6 +4,7 @@
 |-----------------|------|--------------------|-----------------------------------------------|
 | invalid_request | 400  | INVALID_ARGUMENT   | a field is not as expected                    |
 | unauthenticated | 401  | UNAUTHENTICATED    | no API key, or one that isn't known           |
+| forbidden       | 403  | PERMISSION_DENIED  | the API key may not do this                   |
 | not_found       | 404  | NOT_FOUND          | no such model or path                         |
 | too_large       | 413  | RESOURCE_EXHAUSTED | the body is larger than the limit             |
 | queue_full      | 429  | RESOURCE_EXHAUSTED | too many wait; Retry-After says when          |
@@ -22,6 +23,7 @@ from typing import Any
 HTTP_STATUS = {
     "invalid_request": 400,
     "unauthenticated": 401,
+    "forbidden": 403,
     "not_found": 404,
     "too_large": 413,
     "queue_full": 429,
@@ -34,6 +36,7 @@ HTTP_STATUS = {
 GRPC_STATUS = {
     "invalid_request": "INVALID_ARGUMENT",
     "unauthenticated": "UNAUTHENTICATED",
+    "forbidden": "PERMISSION_DENIED",
     "not_found": "NOT_FOUND",
     "too_large": "RESOURCE_EXHAUSTED",
     "queue_full": "RESOURCE_EXHAUSTED",

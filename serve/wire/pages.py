@@ -39,6 +39,13 @@ class ModelsPage(BaseModel):
     data: list[ModelPage]
 
 
+class UnloadedPage(BaseModel):
+    """A model that is served no more."""
+
+    id: str
+    unloaded: bool
+
+
 class TargetPage(BaseModel):
     """What edits may name; square targets also show their spectrum."""
 

@@ -246,6 +246,12 @@ class DetokenizeRequest(Strict):
     tokens: list[Annotated[int, Field(ge=0)]] = Field(max_length=MAX_PROMPT_CHARACTERS)
 
 
+class LoadRequest(Strict):
+    """The body of `POST /management/models`."""
+
+    folder: str = Field(min_length=1, max_length=4096, description="of a bundle, on the server")
+
+
 class ScoreRequest(Strict):
     """The body of `POST /v1/ablations/score`, and of gRPC's Score."""
 
