@@ -20,7 +20,10 @@ class _Doorbell:
         self._rung.append(inbox)
         if not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon_threadsafe(self._answer)
+            try:
+                self._loop.call_soon_threadsafe(self._answer)
+            except RuntimeError:  # the loop has closed: nobody reads there, and others go on
+                self._rung.clear()
 
     def _answer(self) -> None:
         self._scheduled = False  # first: whoever rings from here on schedules again

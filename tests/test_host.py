@@ -190,3 +190,17 @@ def test_an_ablation_that_leaves_the_numbers_does_not() -> None:
             engine.tick()
         assert found.error is not None and found.error.code == "model_error"
     assert engine.health.good
+
+
+def test_streams_of_an_event_loop_that_has_closed_do_not_fail_the_engine() -> None:
+    host = Host(load_bundles([SHIPPED / TANH], "cpu", 1))
+    host.start()
+
+    async def leave() -> None:
+        await open_writing(host, asked({"max_tokens": 3_000}))
+
+    try:
+        asyncio.run(leave())
+        assert len(asyncio.run(write(host))) == 60 and not host.engine.failed
+    finally:
+        host.close()
