@@ -14,8 +14,10 @@ All on this machine in one run, load too, from a process of its own (load.py), r
 best round counts: of characters per second by the clock, and of characters per CPU second of the
 server, which other work on the machine disturbs least. Latencies are the median round's. Texts are
 as long as a measurement of some seconds needs, so each way writes other lengths. First characters:
-seconds from the request; gaps: between what arrives on one stream. `share` rows compare with the
-engine without a network (engine_rate.py). Memory is read while 1,000 streams run and wait.
+seconds from the request; gaps: between what arrives on one stream. `share` compares with the engine
+without a network (engine_rate.py). Memory is read while 1,000 streams run and wait. While one
+server is measured the others stand still. BentoML's share of the start is that of an empty service,
+in CPU seconds. With --quick all servers start at once, which slows each.
 """
 
 import argparse
@@ -31,16 +33,18 @@ from pathlib import Path
 from typing import Any
 
 from load import ALL_OPEN
-from servers import KINDS, ROOT, Server, missing, running, start, wait_ready
+from servers import KINDS, ROOT, Server, alone, missing, running, start, wait_ready
 
 WAYS = {"http": "torsor", "grpc": "torsor"} | {n: n for n in ("fastapi", "litserve", "bentoml")}
 TYPICAL = {  # characters a second: of one stream, of many; texts get their length by it
-    "http": (10_000, 25_000),
-    "grpc": (10_000, 25_000),
+    "http": (10_000, 40_000),
+    "grpc": (10_000, 40_000),
     "fastapi": (600, 800),
     "litserve": (600, 4_000),
     "bentoml": (800, 1_000),
 }
+TYPICAL_ENGINE = 100_000  # of the engine without a network; where it is slower, texts are shorter
+SHORTEST = 16
 STREAMS = (1, 16, 64, 256)
 MANY = 64  # streams that the ratios are of
 MEMORY_STREAMS = 1000
@@ -86,57 +90,61 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="64 streams only, under 40 s")
     parser.add_argument("--json", type=Path, help="write the figures as one flat object")
     options = parser.parse_args()
+    rounds = "1" if options.quick else "4"
+    engine = json.loads(script("engine_rate.py", "--streams", str(MANY), "--rounds", rounds))
     figures: Figures = {}
     with tempfile.TemporaryDirectory() as folder, running() as servers:
-        found = start_all(Path(folder), servers, options.quick, figures)
-        figures["serving.bytes_per_stream"] = memory_per_stream(found["torsor"])
-        rows, ticks = measure(found, options.quick)
-        figures["serving.first_character_ticks.s64"] = (
-            rows["http", MANY].middle("first_s")[0] / ticks
-        )
+        found = start_all(Path(folder), servers, options.quick)
+        ours, empty = found["torsor"], found["empty"]
+        figures["serving.ready_s"] = ours.ready_s
+        figures["serving.ready_cpu_s"] = ours.ready_cpu_s
+        figures["serving.ready_bentoml_share"] = empty.ready_cpu_s / ours.ready_cpu_s
+        with alone(ours, servers):
+            figures["serving.bytes_per_stream"] = memory_per_stream(ours)
+        pace = min(1.0, engine["engine"] / TYPICAL_ENGINE)
+        rows, ticks = measure(found, options.quick, pace)
+    first = rows["http", MANY].middle("first_s")[0]
+    figures["serving.first_character_ticks.s64"] = first / ticks
     tell_rows(rows)
-    compare(rows, json.loads(script("engine_rate.py", "--streams", str(MANY))), figures)
+    compare(rows, engine, figures)
     for name, value in figures.items():
         print(f"{name:50} {value:12,.3f}")
     if options.json:
         options.json.write_text(json.dumps(figures, indent=1))
 
 
-def start_all(
-    folder: Path, servers: list[Server], quick: bool, figures: Figures
-) -> dict[str, Server]:
-    """Every server that can be started here, by name; how long ours and BentoML's alone take."""
+def start_all(folder: Path, servers: list[Server], quick: bool) -> dict[str, Server]:
+    """Every server that can be started here, by name."""
     kinds = {name: kind for name, kind in KINDS.items() if not missing(kind)}
     for name in KINDS.keys() - kinds.keys():
         print(missing(KINDS[name]))
-    alone = () if quick else ("empty", "torsor")  # the others would slow them
+    first = () if quick else ("empty", "torsor")  # the others would slow them
     found = dict[str, Server]()
-    for batch in (*([name] for name in alone), [name for name in kinds if name not in alone]):
+    for batch in (*([name] for name in first), [name for name in kinds if name not in first]):
         fresh = [start(kinds[name], folder) for name in batch]
         servers += fresh
         for server in fresh:
             wait_ready(server)
             found[server.kind.name] = server
-    figures["serving.ready_s"] = found["torsor"].ready_s
-    figures["serving.ready_bentoml_share"] = found["empty"].ready_s / found["torsor"].ready_s
     return found
 
 
-def measure(found: dict[str, Server], quick: bool) -> tuple[Rows, float]:
+def measure(found: dict[str, Server], quick: bool, pace: float) -> tuple[Rows, float]:
     """All rows, and our median tick with many streams (s)."""
-    rows, ticks, seconds = Rows(), list[float](), 1.0 if quick else 3.0
+    rows, ticks, seconds = Rows(), list[float](), pace * (1.5 if quick else 3.0)
     ways = {way: found[name] for way, name in WAYS.items() if name in found}
     for streams in (MANY,) if quick else STREAMS:
         for _ in range(1 if quick else 3 if streams == MANY else 2):
             for way, server in ways.items():
-                length = max(16, round(seconds * TYPICAL[way][streams > 1] / streams))
-                before = buckets(server) if way == "http" and streams == MANY else {}
-                load, cpu = one_load(way, server, streams, length)
+                length = max(SHORTEST, round(seconds * TYPICAL[way][streams > 1] / streams))
+                is_timed = way == "http" and streams == MANY
+                with alone(server, found.values()):
+                    before = buckets(server) if is_timed else {}
+                    load, cpu = one_load(way, server, streams, length)
+                    ticks += [median_of(before, buckets(server))] if is_timed else []
                 row = rows.setdefault((way, streams), Row())
                 row.loads.append(load)
                 row.cpu_s.append(cpu)
-                if before:
-                    ticks.append(median_of(before, buckets(server)))
     return rows, statistics.median(ticks)
 
 
