@@ -24,11 +24,11 @@ from pathlib import Path
 import httpx
 import numpy as np
 from servers import KINDS, Server, running, start, wait_ready
-from soak_deeds import DEEDS, Tester, ablations
+from soak_deeds import DEEDS, Deed, Tester, ablations
 
 WORKERS = 12
 SAMPLE_S = 2.0
-WINDOW = 10  # samples
+WINDOWS = 10
 EMPTY_S = 20.0  # after the last request, for slots to be free
 MIB = 1 << 20
 
@@ -41,15 +41,14 @@ class Watch:
     bytes: list[int] = field(default_factory=list)
 
     def slope(self) -> float:
-        """MiB a minute after the first third: a line through the least of every ten samples.
+        """MiB a minute after the first third: a line through the least of each of ten spans.
 
         What is held for a moment, such as a long prompt, comes and goes.
         """
         first = len(self.seconds) // 3
-        starts = range(first, len(self.bytes) - WINDOW + 1, WINDOW)
-        if len(starts) < 3:
-            return 0.0
-        least = np.array([min(self.bytes[i : i + WINDOW]) for i in starts])
+        window = max(1, (len(self.bytes) - first) // WINDOWS)
+        starts = range(first, len(self.bytes) - window + 1, window)
+        least = np.array([min(self.bytes[i : i + window]) for i in starts])
         line = np.polyfit(np.array([self.seconds[i] for i in starts]), least, 1)
         return float(line[0]) * 60 / MIB
 
@@ -60,6 +59,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--growth", type=float, default=1.0, help="MiB a minute that are too many")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", nargs="+", choices=DEEDS, default=list(DEEDS), help="deeds")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, running() as servers:
         server = start(KINDS["torsor"], Path(folder))
@@ -88,7 +88,8 @@ async def soak(server: Server, options: argparse.Namespace) -> list[str]:
         until = time.monotonic() + 60 * options.minutes
         watching = asyncio.create_task(sample(server, watch, done))
         generators = [np.random.default_rng([options.seed, i]) for i in range(WORKERS)]
-        await asyncio.gather(*(work(tester, g, until, done, problems) for g in generators))
+        deeds = {name: DEEDS[name] for name in options.only}
+        await asyncio.gather(*(work(tester, deeds, g, until, done, problems) for g in generators))
         watching.cancel()
         await tester.close()
         problems += await left_over(web)
@@ -102,17 +103,18 @@ async def soak(server: Server, options: argparse.Namespace) -> list[str]:
 
 async def work(
     tester: Tester,
+    deeds: dict[str, Deed],
     generator: np.random.Generator,
     until: float,
     done: "collections.Counter[str]",
     problems: list[str],
 ) -> None:
     """One client: a random deed after the other."""
-    names = list(DEEDS)
+    names = list(deeds)
     while time.monotonic() < until:
         name = names[int(generator.integers(len(names)))]
         try:
-            await DEEDS[name](tester, generator)
+            await deeds[name](tester, generator)
         except Exception as error:  # whatever it is, it was not expected
             problems.append(f"{name}: {type(error).__name__}: {error!s:.300}")
         done[name] += 1
