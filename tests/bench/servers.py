@@ -124,12 +124,17 @@ def alone(server: Server, servers: Iterable[Server]) -> Iterator[None]:
     """The other servers stand still meanwhile: some look for work all the time."""
     others = [pid for other in servers if other is not server for pid in other.pids()]
     try:
-        for pid in others:
-            os.kill(pid, signal.SIGSTOP)
+        tell(others, signal.SIGSTOP)
         yield
     finally:
-        for pid in others:
-            os.kill(pid, signal.SIGCONT)
+        tell(others, signal.SIGCONT)
+
+
+def tell(pids: list[int], number: int) -> None:
+    """Send a signal to those that are still there."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def start(kind: Kind, folder: Path) -> Server:
@@ -180,9 +185,7 @@ def stop(server: Server) -> None:
     except subprocess.TimeoutExpired:
         server.process.kill()
         server.process.wait()
-    for pid in pids[1:]:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    tell(pids[1:], signal.SIGKILL)
 
 
 def free_port() -> int:
