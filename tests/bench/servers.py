@@ -113,10 +113,13 @@ def running() -> Iterator[list[Server]]:
     try:
         yield servers
     finally:
-        for server in servers:
-            server.process.send_signal(signal.SIGTERM)
-        for server in servers:
-            stop(server)
+        families = [server.pids() for server in servers]  # before children lose their parents
+        tell(
+            [server.process.pid for server in servers if server.process.poll() is None],
+            signal.SIGTERM,
+        )
+        for server, pids in zip(servers, families, strict=True):
+            end(server, pids)
 
 
 @contextlib.contextmanager
@@ -176,10 +179,8 @@ def wait_ready(server: Server) -> None:
     raise RuntimeError(f"{server.kind.name}: not ready after {START_S} s\n{log}")
 
 
-def stop(server: Server) -> None:
-    """End a server and all that it has started."""
-    pids = server.pids()
-    server.process.send_signal(signal.SIGTERM)
+def end(server: Server, pids: list[int]) -> None:
+    """Wait for a server that was told to end, and end what is left of it."""
     try:
         server.process.wait(STOP_S)
     except subprocess.TimeoutExpired:
