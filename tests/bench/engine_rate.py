@@ -1,0 +1,114 @@
+"""Characters per second of the engine without a network, and of bare runs of `advance`.
+
+    python tests/bench/engine_rate.py [--streams 64] [--rounds 3]
+
+In a process of its own, so that nothing else has started threads there. Prints one JSON object:
+characters per second by the clock (`engine`, `advance`) and per CPU second (`engine_cpu`,
+`advance_cpu`). Both run as many threads as a server does here.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from serve.engine import Engine, Limits
+from serve.runtime import Bundle, choose_device
+from serve.settings import SHIPPED, Settings
+from serve.stream import Stream
+
+READ_S = 0.005  # between looks at what has arrived
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Characters in seconds by the clock and of CPU."""
+
+    characters: int
+    wall_s: float
+    cpu_s: float
+
+
+def main() -> int:
+    """Measure both in turns; the best of each counts."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--streams", type=int, default=64)
+    parser.add_argument("--characters", type=int, default=1024, help="a stream and round")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--model", default="osm-rnn-shakespeare")
+    options = parser.parse_args()
+    bundle = Bundle(SHIPPED / options.model, choose_device("cpu", Settings().num_threads))
+    engine_runs, advance_runs = list[Rate](), list[Rate]()
+    for _ in range(options.rounds + 1):  # the first one warms up
+        engine_runs.append(engine_run(bundle, options.streams, options.characters))
+        advance_runs.append(advance_run(bundle, options.streams, options.characters))
+    figures = {}
+    for name, runs in (("engine", engine_runs[1:]), ("advance", advance_runs[1:])):
+        figures[name] = max(run.characters / run.wall_s for run in runs)
+        figures[f"{name}_cpu"] = max(run.characters / run.cpu_s for run in runs)
+    print(json.dumps(figures))
+    return 0
+
+
+def engine_run(bundle: Bundle, num_streams: int, characters: int) -> Rate:
+    """Streams that the engine runs while somebody reads them."""
+    engine = Engine([bundle], Limits(max_streams=num_streams))
+    streams = [
+        Stream(
+            bundle, bundle.plain.session, np.empty(0, np.int64), max_tokens=characters, seed=index
+        )
+        for index in range(num_streams)
+    ]
+
+    def read() -> None:
+        engine.start()
+        engine.submit(streams)
+        reading = list(streams)
+        while reading:
+            time.sleep(READ_S)
+            reading = [stream for stream in reading if not stream.collect()[1]]
+
+    rate = timed(read, num_streams * characters)
+    engine.stop()
+    return rate
+
+
+def advance_run(bundle: Bundle, num_streams: int, characters: int) -> Rate:
+    """The same characters by bare runs: the state goes from one to the next."""
+    B, K, V = num_streams, bundle.manifest.graph.max_steps, len(bundle.manifest.vocabulary)
+    states = {f"state.{n}": np.repeat(v[None], B, axis=0) for n, v in bundle.initial.items()}
+    feeds = {
+        "position": np.zeros(B, np.int64),
+        "forced": np.full((K, B), -1),
+        "num_steps": np.full(B, K),
+        "uniform": np.random.default_rng(0).random((K, B), np.float32),
+        "temperature": np.ones(B, np.float32),
+        "top_k": np.zeros(B, np.int64),
+        "top_p": np.ones(B, np.float32),
+        "bias": np.zeros((B, V), np.float32),
+        **states,
+    }
+    session, runs = bundle.plain.session, characters // K
+
+    def advance() -> None:
+        for _ in range(runs):
+            outputs = session.run(feeds)
+            feeds.update({name: outputs["next." + name.partition(".")[2]] for name in states})
+            feeds["position"] = feeds["position"] + K
+
+    return timed(advance, B * K * runs)
+
+
+def timed(work: Callable[[], None], characters: int) -> Rate:
+    """How long a piece of work takes."""
+    cpu, wall = time.process_time(), time.perf_counter()
+    work()
+    return Rate(characters, time.perf_counter() - wall, time.process_time() - cpu)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
