@@ -5,14 +5,12 @@ errors that it doesn't send; so this is a page of our own, of the app's routes a
 """
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
-from serve.host import Host
 from serve.wire import pages
 from serve.wire.requests import ScoreRequest, TextRequest
 
@@ -35,9 +33,8 @@ def documented(
     return told
 
 
-def add_docs(app: FastAPI, host_of: Callable[[], Host]) -> None:
+def add_docs(app: FastAPI) -> None:
     """Add /docs.json, once all other routes are there."""
-    del host_of
 
     @functools.cache
     def document() -> Json:
