@@ -319,7 +319,7 @@ MALFORMED: list[tuple[Any, str]] = [
     ({"inputs": [FORCED], "outputs": [{"name": "x"}]}, "outputs: found 'x'"),
     ({"inputs": [FORCED], "parameters": {"priority": 1}}, "parameters.priority: unknown field"),
     ({"inputs": [FORCED | {"size": 3}]}, "inputs.0.size: unknown field"),
-    ({"inputs": [FORCED], "id": "\ud800"}, "id: found half of a surrogate pair"),
+    ({"inputs": [FORCED], "id": "\ud800"}, "id: found '\\ud800', expected a valid string"),
     ({}, "inputs: missing"),
     ([], "body: found"),
 ]

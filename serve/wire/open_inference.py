@@ -2,21 +2,13 @@
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from serve.wire.requests import Strict
 
 HEADER_LENGTH = "Inference-Header-Content-Length"  # bytes of JSON before binary tensors
 BINARY_EXTENSION = "binary_tensor_data"
 
-
-def _check_id(text: str) -> str:
-    if any("\ud800" <= character <= "\udfff" for character in text):  # JSON can carry them
-        raise ValueError("id: found half of a surrogate pair, expected text; it is sent back")
-    return text
-
-
-Id = Annotated[str, Field(max_length=200), AfterValidator(_check_id)]
 Size = Annotated[int, Field(ge=0, le=2**31)]
 
 
@@ -58,7 +50,7 @@ class InferParameters(Strict):
 class InferRequest(Strict):
     """The body of `POST /v2/models/{model}/infer`: one run of the model's graph `advance`."""
 
-    id: Id = ""
+    id: str = Field(default="", max_length=200)
     parameters: InferParameters = Field(default_factory=InferParameters)
     inputs: list[InputTensor]
     outputs: list[OutputTensor] = Field([], description="left out: all")
