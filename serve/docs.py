@@ -5,12 +5,14 @@ errors that it doesn't send; so this is a page of our own, of the app's routes a
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
+from serve.host import Host
 from serve.wire import pages
 from serve.wire.requests import ScoreRequest, TextRequest
 
@@ -33,8 +35,9 @@ def documented(
     return told
 
 
-def add_docs(app: FastAPI) -> None:
+def add_docs(app: FastAPI, host_of: Callable[[], Host]) -> None:
     """Add /docs.json, once all other routes are there."""
+    del host_of
 
     @functools.cache
     def document() -> Json:

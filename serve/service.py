@@ -89,9 +89,8 @@ class HealthMiddleware:
 
 SETTINGS = checked_settings()
 APP = make_app(current_host)
-add_tokenizer(APP, current_host)
-add_open_inference_paths(APP, current_host)
-add_docs(APP)
+for add_paths in (add_tokenizer, add_open_inference_paths, add_docs):
+    add_paths(APP, current_host)
 
 
 @bentoml.service(
