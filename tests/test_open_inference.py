@@ -319,6 +319,7 @@ MALFORMED: list[tuple[Any, str]] = [
     ({"inputs": [FORCED], "outputs": [{"name": "x"}]}, "outputs: found 'x'"),
     ({"inputs": [FORCED], "parameters": {"priority": 1}}, "parameters.priority: unknown field"),
     ({"inputs": [FORCED | {"size": 3}]}, "inputs.0.size: unknown field"),
+    ({"inputs": [FORCED], "id": "\ud800"}, "id: found '\\ud800', expected a valid string"),
     ({}, "inputs: missing"),
     ([], "body: found"),
 ]
@@ -326,7 +327,8 @@ MALFORMED: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("body", "words"), MALFORMED, ids=[words for _, words in MALFORMED])
 def test_malformed_json_is_refused(server: Any, body: Any, words: str) -> None:
-    answer = post(server, OSM, body)
+    url, content = f"{server.url}/v2/models/{OSM}/infer", json.dumps(body).encode()
+    answer = httpx.post(url, content=content, timeout=60)
     assert answer.status_code == 400 and answer.json()["error"].startswith(words), answer.text
 
 

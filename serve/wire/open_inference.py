@@ -50,7 +50,7 @@ class InferParameters(Strict):
 class InferRequest(Strict):
     """The body of `POST /v2/models/{model}/infer`: one run of the model's graph `advance`."""
 
-    id: str = Field("", max_length=200)
+    id: str = Field(default="", max_length=200)
     parameters: InferParameters = Field(default_factory=InferParameters)
     inputs: list[InputTensor]
     outputs: list[OutputTensor] = Field([], description="left out: all")
