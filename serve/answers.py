@@ -21,7 +21,11 @@ async def completion_events(writing: Writing, request: CompletionRequest) -> Asy
     head = _completion_head(writing)
     report_once = {"ablation": writing.variant.report}
     offsets = _first_offsets(writing)
+    plain = PlainEvents(head)
     async for piece in writing.pieces():
+        if piece.characters is None and piece.finish_reason is None and not report_once:
+            yield plain.text(piece)
+            continue
         choice = completion_choice(piece, offsets[piece.index], request.logprobs)
         offsets[piece.index] += len(piece.text)
         yield event_text({**head, "choices": [choice], **report_once})
@@ -29,6 +33,23 @@ async def completion_events(writing: Writing, request: CompletionRequest) -> Asy
     if request.stream_options is not None and request.stream_options.include_usage:
         yield event_text({**head, "choices": [], "usage": writing.usage})
     yield DONE
+
+
+class PlainEvents:
+    """The events in the middle of a stream, which differ in their text only: made by hand.
+
+    Equal to `event_text` of the same choice; most of the events there are.
+    """
+
+    def __init__(self, head: Json) -> None:
+        self._start = event_text({**head, "choices": []}).removesuffix("]}\n\n")
+
+    def text(self, piece: Piece) -> str:
+        """The event of a piece without log-probabilities that isn't its choice's last."""
+        return (
+            f'{self._start}{{"index":{piece.index},"text":{json.dumps(piece.text)},'
+            f'"finish_reason":null,"stop_string":null,"seed":{piece.seed},"logprobs":null}}]}}\n\n'
+        )
 
 
 async def whole_completion(writing: Writing) -> Json:

@@ -7,12 +7,12 @@ serve/scoring.py. Here is only how answers look on this wire.
 import asyncio
 import json
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, HTTPException, Request
-from fastapi.responses import FileResponse, JSONResponse, Response, StreamingResponse
+from fastapi.responses import FileResponse, JSONResponse, Response
 from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.requests import ClientDisconnect
 
@@ -20,20 +20,20 @@ from serve import metrics
 from serve.answers import (
     Json,
     completion_events,
-    event_text,
     pair_events,
     whole_completion,
     whole_pair,
 )
 from serve.call import current_call, note_error
 from serve.docs import documented
+from serve.event_response import EventResponse, until_gone
 from serve.host import Host
 from serve.limits import BODY_TIMEOUT_S, MAX_BODY_BYTES, all_limits
 from serve.scoring import score
 from serve.wire import pages
 from serve.wire.errors import RequestError
 from serve.wire.requests import CompletionRequest, PairRequest, ScoreRequest, parse_request
-from serve.writing import Writing, open_writing
+from serve.writing import open_writing
 
 PAGE = Path(__file__).parent.parent / "clients" / "playground" / "index.html"
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
@@ -86,7 +86,7 @@ def make_app(host_of: Callable[[], Host]) -> FastAPI:
         request = parse_request(CompletionRequest, await read_json(http))
         writing = await unless_gone(http, open_writing(host_of(), request))
         if request.stream:
-            return event_stream(writing, completion_events(writing, request))
+            return EventResponse(writing, completion_events(writing, request))
         return JSONResponse(await unless_gone(http, whole_completion(writing), writing.close))
 
     @app.post("/v1/ablations/generate", **documented(pages.PairPage, PairRequest, streams=True))
@@ -94,7 +94,7 @@ def make_app(host_of: Callable[[], Host]) -> FastAPI:
         request = parse_request(PairRequest, await read_json(http))
         writing = await unless_gone(http, open_writing(host_of(), request, paired=True))
         if request.stream:
-            return event_stream(writing, pair_events(writing))
+            return EventResponse(writing, pair_events(writing))
         return JSONResponse(await unless_gone(http, whole_pair(writing), writing.close))
 
     @app.post("/v1/ablations/score", **documented(pages.ScorePage, ScoreRequest))
@@ -172,7 +172,7 @@ async def unless_gone(
     http: Request, work: Coroutine[Any, Any, Answer], close: Callable[[], None] = lambda: None
 ) -> Answer:
     """The answer of `work`; `ClientGone` if the client goes away first: work is then cancelled."""
-    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(http))
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(until_gone(http.receive))
     try:
         await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
@@ -184,27 +184,6 @@ async def unless_gone(
         close()
 
 
-def event_stream(writing: Writing, events: AsyncIterator[str]) -> StreamingResponse:
-    """Server-sent events; an error after the start is an event of its own, and then the end."""
-
-    async def guarded() -> AsyncIterator[str]:
-        try:
-            async for event in events:
-                yield event
-        except RequestError as error:
-            note_error(error.code)
-            yield event_text(error.body())
-        except Exception:
-            note_error("internal")
-            metrics.log.exception("a stream failed")
-            yield event_text(RequestError("internal", "the server failed; see its log").body())
-        finally:
-            writing.close()
-
-    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-    return StreamingResponse(guarded(), media_type="text/event-stream", headers=headers)
-
-
 async def _read_body(http: Request) -> bytes:
     content = bytearray()
     async for chunk in http.stream():
@@ -213,9 +192,3 @@ async def _read_body(http: Request) -> bytes:
             sentence = f"body: expected at most {MAX_BODY_BYTES} bytes (max_body_bytes)"
             raise RequestError("too_large", f"{sentence}; send less text", "body")
     return bytes(content)
-
-
-async def _disconnected(http: Request) -> None:
-    receive: Callable[[], Awaitable[Any]] = http.receive
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -6,6 +6,7 @@ bentoml serve serve.service:Torsor          the same from the environment (serve
 
 import asyncio
 import functools
+import gc
 import os
 import signal
 import sys
@@ -48,6 +49,7 @@ from serve.wire.requests import ScoreRequest, TextRequest
 
 REQUEST_TIMEOUT_S = 660  # to the first byte of an answer; the engine's own limits are shorter
 WATCH_S = 1.0
+GC_THRESHOLD = 50_000  # new objects between collections
 STREAMING = [
     "v1/completions",
     "v1/ablations",
@@ -133,6 +135,7 @@ class Torsor:
         )
         self._host = Host(bundles, limits, read_key(SETTINGS.state_key))
         self._host.start()
+        spare_collections()
         self._grpc: Any = None
         self._checks: Any = None
         self._draining = False
@@ -222,6 +225,14 @@ def load_or_give_up(settings: Settings) -> Any:
         return load_bundles(settings.folders, settings.device, settings.num_threads)
     except (BundleError, DeviceError) as error:
         give_up(error)
+
+
+def spare_collections() -> None:
+    """Keep the garbage collector from what stays: it would look through all of it for every few
+    hundred objects that requests make, which was a third of the time of short requests."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GC_THRESHOLD, 20, 100)
 
 
 def give_up(error: Exception) -> NoReturn:

@@ -7,7 +7,7 @@ Opening checks everything and queues all streams or none; after that, errors com
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,13 +24,12 @@ from serve.vocabulary import Decoder, Vocabulary
 from serve.wire.errors import invalid
 from serve.wire.requests import GenerateRequest
 
-FLUSH_S = 0.015  # the first piece goes at once, then at most one a choice in this time
+FLUSH_S = 0.02  # the first piece goes at once, then at most one a choice in this time
 FORBIDDEN = -100.0  # the logit bias that OpenAI's clients use to forbid a character
 BASELINE, ABLATED = "baseline", "ablated"
 
 
-@dataclass(frozen=True, slots=True)
-class Character:
+class Character(NamedTuple):
     """One character, its log-probability, and the most probable alternatives."""
 
     text: str
@@ -38,7 +37,7 @@ class Character:
     top: dict[str, float]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: there are many, and freezing costs
 class Piece:
     """More text of one choice."""
 
@@ -93,10 +92,11 @@ class Writing:
                 await self._inbox.wait()
                 for piece in self._read():
                     yield piece
-                    await asyncio.sleep(0)  # many choices of one request must not hold the loop
-                for error in (c.stream.error for c in self.choices if c.done):
-                    if error is not None:
-                        raise error
+                    if len(self.choices) > 1:
+                        await asyncio.sleep(0)  # many of one request must not hold the loop
+                for choice in self.choices:
+                    if choice.done and choice.stream.error is not None:
+                        raise choice.stream.error
                 if not all(choice.done for choice in self.choices):
                     await asyncio.sleep(FLUSH_S)
         finally:

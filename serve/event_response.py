@@ -1,0 +1,73 @@
+"""Server-sent events as an ASGI answer: one `send` an event, and nothing in between.
+
+Starlette's StreamingResponse does the same with a task group and two more generators; a stream of
+characters has many small events, so what each of them passes counts.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from serve import metrics
+from serve.answers import event_text
+from serve.call import note_error
+from serve.wire.errors import RequestError
+from serve.writing import Writing
+
+HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+
+
+class EventResponse(Response):
+    """The events of a writing, which is closed at the end, whoever ends it.
+
+    An error after the start is an event of its own, and then the end.
+    """
+
+    def __init__(self, writing: Writing, events: AsyncIterator[str]) -> None:
+        super().__init__(headers=HEADERS, media_type="text/event-stream")
+        del self.headers["content-length"]  # of the empty body that the class begins with
+        self._writing, self._events = writing, events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events until they end or the client goes away."""
+        del scope
+        sending = asyncio.ensure_future(self._send(send))
+        gone = asyncio.ensure_future(until_gone(receive))
+        try:
+            await asyncio.wait((sending, gone), return_when=asyncio.FIRST_COMPLETED)
+            if sending.done():
+                sending.result()
+        finally:
+            sending.cancel()
+            gone.cancel()
+            self._writing.close()
+
+    async def _send(self, send: Send) -> None:
+        start: Message = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        await send(start)
+        try:
+            async for event in self._events:
+                await send(
+                    {"type": "http.response.body", "body": event.encode(), "more_body": True}
+                )
+        except RequestError as error:
+            await self._send_error(send, error)
+        except OSError:
+            return  # the client has gone
+        except Exception:
+            metrics.log.exception("a stream failed")
+            await self._send_error(send, RequestError("internal", "the server failed; see its log"))
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send_error(self, send: Send, error: RequestError) -> None:
+        note_error(error.code)
+        body = event_text(error.body()).encode()
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+
+
+async def until_gone(receive: Receive) -> None:
+    """Until the client has closed the connection."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
