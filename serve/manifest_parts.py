@@ -33,7 +33,7 @@ class GraphSpec:
     opset: int
     ir_version: int
     operators: dict[str, int]  # operator domains of ours and their version
-    ranges: dict[str, float]  # operator: largest argument norm its body is right for
+    ranges: dict[str, float]  # operator: largest ‖S‖_F / √2 that its body is right for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
