@@ -46,11 +46,13 @@ def _parse_object(kind: Any, value: Json, path: Path | str, key: str) -> Any:
     if not isinstance(value, dict):
         raise _wrong(kind, value, path, key)
     hints, prefix = typing.get_type_hints(kind), f"{key}." if key else ""
+    optional = {f.name for f in dataclasses.fields(kind) if f.default is not dataclasses.MISSING}
     if unknown := sorted(set(value) - set(hints)):
         raise BundleError(path, prefix + unknown[0], "unknown key; use the torsor that wrote it")
-    if missing := [name for name in hints if name not in value]:
+    if missing := [name for name in hints if name not in value and name not in optional]:
         raise BundleError(path, prefix + missing[0], "missing key")
-    parsed = {name: parse_value(hints[name], value[name], path, prefix + name) for name in hints}
+    given = [name for name in hints if name in value]
+    parsed = {name: parse_value(hints[name], value[name], path, prefix + name) for name in given}
     return kind(**parsed)
 
 
