@@ -364,6 +364,12 @@ def test_a_model_that_ships_can_be_built_again(folder: Path) -> None:
     assert count_parameters(manifest.family, manifest.config) == manifest.num_parameters
 
 
+def test_a_bundle_is_hardly_larger_than_its_weights() -> None:
+    sizes = {n: f.size for n, f in read_manifest(SHIPPED / "osm-rnn-shakespeare").files.items()}
+    manifest = (SHIPPED / "osm-rnn-shakespeare" / MANIFEST_FILE).stat().st_size
+    assert sum(sizes.values()) + manifest <= 1.2 * sizes[WEIGHTS_FILE]
+
+
 def test_the_reference_is_what_the_model_predicts(small: Exported) -> None:
     feeds = make_feeds(small, 4, 6, 1) | {"position": np.ones(4, np.int64)}
     feeds |= {"num_steps": np.full(4, 6), "forced": np.abs(feeds["forced"])}
