@@ -128,7 +128,7 @@ def start_positions(model: Model, shape: Shape) -> Array:
         return np.zeros(shape.batch, np.int64)
     # A window is full after `window` characters, and the next one drops its oldest.
     window = model.config.context if has_windows(model) else MAX_STEPS
-    kinds = (window - 2, 13, 15, MAX_STEPS, window + 1, 2 * window + 15, 1)
+    kinds = (max(window - 2, 0), 13, 15, MAX_STEPS, window + 1, 2 * window + 15, 1)
     return np.resize(np.array(kinds), shape.batch)
 
 
