@@ -18,7 +18,7 @@ import torch
 
 from export.bundle import export_bundle
 from export.check import Report, check_bundle
-from serve.manifest import BundleError, Manifest
+from serve.manifest import BundleError, Manifest, ParityCase
 from train.checkpoint import CheckpointError
 
 
@@ -85,33 +85,39 @@ def tell_check(report: Report, as_json: bool) -> int:
         found = {f.check: {"good": f.good, "says": f.says} for f in report.findings}
         print(json.dumps(page | {"checks": found}))
         return 0 if report.good else 1
-    kernels = {(c.batch, c.num_steps): c.runtime_error for c in report.kernel_cases}
-    print(f"{'batch':>5} {'steps':>5} {'reference':>10} {'runtime':>10} {'kernels':>10}")
+    kernels = {_size(c): c.runtime_error for c in report.kernel_cases}
+    print(
+        f"{'batch':>5} {'steps':>5} {'from':>5} {'reference':>10} {'runtime':>10} {'kernels':>10}"
+    )
     for case in report.cases:
-        error = kernels.get((case.batch, case.num_steps))
+        error = kernels.get(_size(case))
         told = "-" if error is None else f"{error:.1e}"
-        numbers = f"{case.reference_error:10.1e} {case.runtime_error:10.1e} {told:>10}"
-        print(f"{case.batch:5} {case.num_steps:5} {numbers}")
+        size = " ".join(f"{number:5}" for number in _size(case))
+        print(f"{size} {case.reference_error:10.1e} {case.runtime_error:10.1e} {told:>10}")
     for finding in report.findings:
         print(f"{'ok' if finding.good else 'BAD':4} {finding.check:8} {finding.says}")
     return 0 if report.good else 1
 
 
+def _size(case: ParityCase) -> tuple[int, int, int]:
+    return case.batch, case.num_steps, case.start
+
+
 def table(manifest: Manifest, out: Path) -> str:
-    """The parity report as lines: the worst case of each set of weights and batch."""
-    lines = [f"{'weights':8} {'batch':>5} {'steps':>8} {'reference':>10} {'runtime':>10}"]
-    groups: dict[tuple[str, int], list[int]] = {}
-    for i, case in enumerate(manifest.parity.cases):
-        groups.setdefault((case.weights, case.batch), []).append(i)
-    for (weights, batch), members in groups.items():
-        cases = [manifest.parity.cases[i] for i in members]
-        steps = ",".join(str(case.num_steps) for case in cases)
-        reference = max(case.reference_error for case in cases)
-        runtime = max(case.runtime_error for case in cases)
-        lines.append(f"{weights:8} {batch:5} {steps:>8} {reference:10.1e} {runtime:10.1e}")
-    parity, size = manifest.parity, sum(file.size for file in manifest.files.values())
+    """The parity report as lines."""
+    head = f"{'weights':8} {'batch':>5} {'steps':>5} {'from':>5}"
+    lines = [f"{head} {'reference':>10} {'runtime':>10}"]
+    for case in manifest.parity.cases:
+        size = " ".join(f"{number:5}" for number in _size(case))
+        errors = f"{case.reference_error:10.1e} {case.runtime_error:10.1e}"
+        lines.append(f"{case.weights:8} {size} {errors}")
+    for other in manifest.parity.unrolled:
+        size = f"{other.batch:5} {manifest.graph.max_steps:5} {other.start:5}"
+        told = f"unrolled: {other.torch_error:.1e} to torch, {other.loop_error:.1e} to the loop"
+        lines.append(f"{other.weights:8} {size} {told}")
+    parity, total = manifest.parity, sum(file.size for file in manifest.files.values())
     lines.append(
-        f"{out}: {manifest.name}, {manifest.num_parameters:,} parameters, {size:,} bytes; largest "
+        f"{out}: {manifest.name}, {manifest.num_parameters:,} parameters, {total:,} bytes; largest "
         f"difference to torch {parity.max_error:.1e}, tolerance {parity.tolerance:.0e}"
     )
     return "\n".join(lines)

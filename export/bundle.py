@@ -28,6 +28,7 @@ from export.task_trials import (
     write_trials,
 )
 from export.unrolled import write_unrolled
+from export.unrolled_parity import measure_unrolled, with_unrolled
 from export.weights import set_weights, write_weights
 from serve.manifest import (
     DOMAIN,
@@ -162,10 +163,10 @@ def _fill(
     graph, squarings = _build(model, random, task)
     every = runs_end_every(model) if task is None else model.correct_every
     _write_graph(part, graph, model, weights)
-    parity = _compare(part, graph, model, random, task, quiet)
     files = [GRAPH_FILE, WEIGHTS_FILE]
     if cuda and write_unrolled(part):
         files.append(UNROLLED_FILE)
+    parity = _compare(part, graph, model, random, task, quiet)
     if task is not None:
         write_trials(part / TRIALS_FILE, task.trials)
         files.append(TRIALS_FILE)
@@ -214,12 +215,14 @@ def _compare(
         Subject(name=name, model=m, weights=m.weights(), graph=folder / GRAPH_FILE)
         for name, (m, folder) in folders.items()
     ]
-    if task is None:
-        parity = measure_parity(subjects, quiet)
-    else:
+    measure = None
+    if task is not None:
         names = frozenset(value.name for value in graph.graph.input)
         measure = functools.partial(measure_task_case, task.trials.inputs, names)
-        parity = measure_parity(subjects, quiet, measure)
+    parity = measure_parity(subjects, quiet, measure)
+    if (part / UNROLLED_FILE).exists():
+        write_unrolled(twin)
+        parity = with_unrolled(parity, measure_unrolled(subjects, measure))
     shutil.rmtree(twin)
     return parity
 

@@ -7,6 +7,7 @@
 | `range`   | the body of `MatrixExp` covers `HEADROOM` times the angle that the model turns by    |
 | `parity`  | torch, the reference evaluator and ONNX Runtime agree within the stated tolerance    |
 | `kernels` | so do torch and ONNX Runtime with the native kernels, where there are any            |
+| `unrolled`| where there is that form: it is the graph's, and agrees with torch                   |
 
 Torch computes with the weights of the bundle itself, so no checkpoint is needed.
 """
@@ -21,12 +22,15 @@ from safetensors.torch import load_file
 
 from export.bundle import probe_angle
 from export.matrix_exp import HEADROOM
-from export.parity import ParityError, Subject, measure_parity
+from export.parity import Measure, ParityError, Subject, measure_parity
 from export.task_parity import measure_task_case
 from export.task_trials import probe_task_angle
+from export.unrolled import unroll
+from export.unrolled_parity import measure_unrolled
 from serve.manifest import (
     GRAPH_FILE,
     TRIALS_FILE,
+    UNROLLED_FILE,
     WEIGHTS_FILE,
     BundleError,
     Manifest,
@@ -66,7 +70,7 @@ class Report:
 def check_bundle(folder: Path, quiet: bool = False) -> Report:
     """Check the bundle in a folder. `BundleError` where it can't even be read."""
     manifest = read_manifest(folder)
-    subject = _read_model(folder, manifest)
+    subject = read_model(folder, manifest)
     findings = [
         Finding(check="files", good=True, says=f"{len(manifest.files)} files as the manifest says"),
         _attempt("graph", lambda: _check_graph(folder, manifest, subject)),
@@ -80,6 +84,8 @@ def check_bundle(folder: Path, quiet: bool = False) -> Report:
         findings.append(found)
     else:
         findings.append(Finding(check="kernels", good=True, says=f"not checked: {status()}"))
+    if UNROLLED_FILE in manifest.files:
+        findings.append(_attempt("unrolled", lambda: _check_unrolled(folder, manifest, subject)))
     return Report(
         manifest=manifest, findings=tuple(findings), cases=cases, kernel_cases=kernel_cases
     )
@@ -92,7 +98,8 @@ def _attempt(check: str, work: Callable[[], str]) -> Finding:
         return Finding(check=check, good=False, says=str(error))
 
 
-def _read_model(folder: Path, manifest: Manifest) -> Subject:
+def read_model(folder: Path, manifest: Manifest) -> Subject:
+    """Torch's model of a bundle, with the bundle's own weights; `BundleError` if they don't fit."""
     try:
         kind = family(manifest.family)
         model = kind(kind.Config(**manifest.config)).requires_grad_(False).eval()
@@ -138,6 +145,28 @@ def _check_range(folder: Path, manifest: Manifest, subject: Subject) -> str:
     return told
 
 
+def _check_unrolled(folder: Path, manifest: Manifest, subject: Subject) -> str:
+    graph, unrolled = (
+        onnx.load(folder / name, load_external_data=False) for name in (GRAPH_FILE, UNROLLED_FILE)
+    )
+    found, expected = (m.SerializeToString(deterministic=True) for m in (unrolled, unroll(graph)))
+    if found != expected:
+        raise ValueError(f"found other nodes than {GRAPH_FILE} has, unrolled; export it again")
+    cases = measure_unrolled([subject], _measure_of(folder, manifest))
+    torch_error, loop_error = (
+        max(errors) for errors in zip(*((c.torch_error, c.loop_error) for c in cases), strict=True)
+    )
+    return f"largest difference to torch {torch_error:.1e}, to the loop {loop_error:.1e}"
+
+
+def _measure_of(folder: Path, manifest: Manifest) -> Measure | None:
+    if manifest.task is None:
+        return None
+    names = frozenset(tensor.name for tensor in manifest.graph.inputs)
+    inputs = load_file(folder / TRIALS_FILE)["inputs"]
+    return functools.partial(measure_task_case, inputs, names)
+
+
 def _check_parity(
     check: str,
     folder: Path,
@@ -146,13 +175,8 @@ def _check_parity(
     library: Library | None,
     quiet: bool,
 ) -> tuple[Finding, tuple[ParityCase, ...]]:
-    measure = None
-    if manifest.task is not None:
-        names = frozenset(tensor.name for tensor in manifest.graph.inputs)
-        inputs = load_file(folder / TRIALS_FILE)["inputs"]
-        measure = functools.partial(measure_task_case, inputs, names)
     try:
-        parity = measure_parity([subject], quiet, measure, library)
+        parity = measure_parity([subject], quiet, _measure_of(folder, manifest), library)
     except ParityError as error:
         return Finding(check=check, good=False, says=str(error)), ()
     says = f"largest difference to torch {parity.max_error:.1e}, tolerance {parity.tolerance:.0e}"

@@ -2,14 +2,14 @@
 
 | operator                       | gives                                                        |
 |--------------------------------|--------------------------------------------------------------|
-| `MatrixExp(S)`                 | exp(S): see `export.matrix_exp`                              |
+| `MatrixExp(S)`                 | exp(S) of any square S: see `export.matrix_exp`              |
 | `OrthoStep(H, S)`              | H exp(S)                                                     |
 | `MixStep(H, A, G)`             | H exp(tangent(u G)), u = coordinates(Hᵀ A), on SO(d) or O(d) |
 | `SampleToken(logits, ...)`     | the character taken: see `export.sampler`                    |
 
 Each stands in the file as a function of standard operators, so that every stock runtime can run it;
-the kernels of `serve/native/` take their place where they are registered. S is skew-symmetric and
-G = Γᵀ is (D, D); all other matrices are (..., d, d), of one shape.
+the kernels of `serve/native/` take their place where they are registered. The S of `OrthoStep` is
+skew-symmetric and G = Γᵀ is (D, D); all other matrices are (..., d, d), of one shape.
 """
 
 from collections.abc import Callable, Iterable

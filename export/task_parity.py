@@ -1,8 +1,8 @@
 """Parity of task models: the same inputs through torch, the reference evaluator and ONNX Runtime.
 
-Every case starts B streams and takes K inputs in one run of `advance`, rows of different lengths.
-The inputs come from held-out trials where these are that long, else they are random. Compared are
-outputs and final states, as in `export.parity`.
+Every case takes K inputs of B streams in a run of `advance`, rows of different lengths; fresh ones
+or such as are under way. The inputs come from held-out trials where these are that long, else they
+are random. Compared are outputs and final states, as in `export.parity`.
 
 Nothing bounds the inputs of tasks, so some models turn small differences into large ones: planes
 that turn far, norms of near silence, chaos. Two float32 programs can then agree no better than each
@@ -23,10 +23,15 @@ from export.parity import (
     Arrays,
     Evaluate,
     Measured,
+    Shape,
     Subject,
     choose,
-    largest_error,
+    follow,
+    largest_of,
+    run_lengths,
+    start_positions,
     start_state,
+    wander,
 )
 from serve.manifest import ParityCase
 from train.model import Model, Weights
@@ -41,51 +46,63 @@ def measure_task_case(
     subject: Subject,
     evaluate_reference: Evaluate,
     evaluate_runtime: Evaluate,
-    B: int,
-    K: int,
+    shape: Shape,
 ) -> Measured:
-    """One comparison on trials' `inputs`, (T, N) or (T, N, X); a function of B and K.
+    """One comparison on trials' `inputs`, (T, N) or (T, N, X); a function of the shape.
 
     `names` are the graph's inputs: a whole-input graph takes and returns no state.
     """
-    feeds = make_task_feeds(subject.model, inputs, B, K, np.random.default_rng([B, K]))
-    expected = advance_task_reference(subject.model, subject.weights, feeds)
-    feeds = {name: value for name, value in feeds.items() if name in names}
-    found = evaluate_runtime(feeds)
-    expected = {name: expected[name] for name in found}
+    state, runs = make_task_runs(subject, inputs, shape)
+    expected = follow(
+        lambda feeds: advance_task_reference(subject.model, subject.weights, feeds), state, runs
+    )
+    taken = {name: value for name, value in state.items() if name in names}
+    found = follow(evaluate_runtime, taken, runs)
+    kept = [{n: run[n] for n in outputs} for run, outputs in zip(expected, found, strict=True)]
     case = ParityCase(
         weights=subject.name,
-        batch=B,
-        num_steps=K,
-        reference_error=largest_error(evaluate_reference(feeds), expected),
-        runtime_error=largest_error(found, expected),
+        batch=shape.batch,
+        num_steps=shape.num_steps,
+        start=int(runs[0]["position"].max()),
+        reference_error=largest_of(follow(evaluate_reference, taken, runs), kept),
+        runtime_error=largest_of(found, kept),
     )
     if max(case.reference_error, case.runtime_error) <= TOLERANCE:
         return case, TOLERANCE
-    return case, rounding_tolerance(subject, feeds, expected)
+    return case, rounding_tolerance(subject, state, runs, kept)
 
 
-def rounding_tolerance(subject: Subject, feeds: Arrays, expected: Arrays) -> float:
+def rounding_tolerance(
+    subject: Subject, state: Arrays, runs: list[Arrays], expected: list[Arrays]
+) -> float:
     """What two float32 programs may differ by, from how far torch's `expected` is from float64."""
     model = copy.deepcopy(subject.model).double()
     weights = {name: value.double() for name, value in subject.weights.items()}
-    precise = {k: v.astype(np.float64) if v.dtype == np.float32 else v for k, v in feeds.items()}
-    exact = advance_task_reference(model, weights, precise)
-    rounding = largest_error(expected, {name: exact[name] for name in expected})
-    return min(max(TOLERANCE, ROUNDINGS * rounding), MAX_TOLERANCE)
+    precise_state, *precise = (
+        {k: v.astype(np.float64) if v.dtype == np.float32 else v for k, v in arrays.items()}
+        for arrays in (state, *runs)
+    )
+    exact = follow(
+        lambda feeds: advance_task_reference(model, weights, feeds), precise_state, precise
+    )
+    kept = [{n: run[n] for n in outputs} for run, outputs in zip(exact, expected, strict=True)]
+    return min(max(TOLERANCE, ROUNDINGS * largest_of(expected, kept)), MAX_TOLERANCE)
 
 
-def make_task_feeds(
-    model: Model, inputs: Tensor, B: int, K: int, rng: np.random.Generator
-) -> Arrays:
-    """Inputs of a task's `advance`: fresh states, rows of different lengths."""
-    state = model.init_state(B)
-    return {
-        **{f"state.{name}": value.numpy() for name, value in state.items()},
-        "position": np.zeros(B, np.int64),
-        "inputs": draw_inputs(model, inputs, B, K, rng).numpy(),
-        "num_steps": np.where(np.arange(B) % 3 == 2, K // 2, K).astype(np.int64),
-    }
+def make_task_runs(subject: Subject, inputs: Tensor, shape: Shape) -> tuple[Arrays, list[Arrays]]:
+    """First states of a task's `advance`, and the other inputs of each run."""
+    model, B, K = subject.model, shape.batch, shape.num_steps
+    rng, position = np.random.default_rng([B, K]), start_positions(subject.model, shape)
+    xs = random_inputs(model, inputs, B, int(position.max()), rng)
+    runs = [
+        {
+            "position": at,
+            "inputs": draw_inputs(model, inputs, B, K, rng).numpy(),
+            "num_steps": steps,
+        }
+        for at, steps in run_lengths(position, shape, model.correct_every)
+    ]
+    return wander(model, subject.weights, position, xs), runs
 
 
 def draw_inputs(model: Model, inputs: Tensor, B: int, K: int, rng: np.random.Generator) -> Tensor:

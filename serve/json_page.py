@@ -46,12 +46,13 @@ def _parse_object(kind: Any, value: Json, path: Path | str, key: str) -> Any:
     if not isinstance(value, dict):
         raise _wrong(kind, value, path, key)
     hints, prefix = typing.get_type_hints(kind), f"{key}." if key else ""
+    optional = {f.name for f in dataclasses.fields(kind) if f.default is not dataclasses.MISSING}
     if unknown := sorted(set(value) - set(hints)):
         raise BundleError(path, prefix + unknown[0], "unknown key; use the torsor that wrote it")
-    needed = [f.name for f in dataclasses.fields(kind) if f.default is dataclasses.MISSING]
-    if missing := [name for name in needed if name not in value]:
+    if missing := [name for name in hints if name not in value and name not in optional]:
         raise BundleError(path, prefix + missing[0], "missing key")
-    parsed = {n: parse_value(hints[n], found, path, prefix + n) for n, found in value.items()}
+    given = [name for name in hints if name in value]
+    parsed = {name: parse_value(hints[name], value[name], path, prefix + name) for name in given}
     return kind(**parsed)
 
 

@@ -79,6 +79,7 @@ from serve.manifest_parts import ParityCase as ParityCase
 from serve.manifest_parts import StateSpec as StateSpec
 from serve.manifest_parts import Target as Target
 from serve.manifest_parts import TensorSpec as TensorSpec
+from serve.manifest_parts import UnrolledCase as UnrolledCase
 from serve.task_spec import TaskSpec as TaskSpec
 from serve.task_spec import TrialsSpec as TrialsSpec
 from serve.task_spec import task_problems

@@ -1,4 +1,7 @@
-"""What a manifest is made of, as values; `serve.manifest` is the page that explains them."""
+"""What a manifest is made of, as values; `serve.manifest` is the page that explains them.
+
+Fields with a default came later than the format: pages without them are read.
+"""
 
 from dataclasses import dataclass
 
@@ -34,7 +37,7 @@ class GraphSpec:
     opset: int
     ir_version: int
     operators: dict[str, int]  # operator domains of ours and their version
-    ranges: dict[str, float]  # operator: largest argument norm its body is right for
+    ranges: dict[str, float]  # operator: largest ‖S‖_F / √2 that its body is right for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +58,21 @@ class ParityCase:
 
     weights: str  # "trained" or "random"
     batch: int
-    num_steps: int
+    num_steps: int  # of a run
+    start: int = 0  # largest position that a row starts from; if above 0, a second run goes on
     reference_error: float  # largest |difference| to torch, relative to 1 + |value|
     runtime_error: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnrolledCase:
+    """One comparison of the unrolled form, run by the runtime on the CPU."""
+
+    weights: str
+    batch: int
+    start: int
+    torch_error: float  # largest |difference| to torch, relative to 1 + |value|
+    loop_error: float  # the same to the form with a loop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +82,7 @@ class Parity:
     tolerance: float
     max_error: float
     cases: tuple[ParityCase, ...]
+    unrolled: tuple[UnrolledCase, ...] = ()  # where the bundle has that form
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -364,6 +364,12 @@ def test_a_model_that_ships_can_be_built_again(folder: Path) -> None:
     assert count_parameters(manifest.family, manifest.config) == manifest.num_parameters
 
 
+def test_a_bundle_is_hardly_larger_than_its_weights() -> None:
+    sizes = {n: f.size for n, f in read_manifest(SHIPPED / "osm-rnn-shakespeare").files.items()}
+    manifest = (SHIPPED / "osm-rnn-shakespeare" / MANIFEST_FILE).stat().st_size
+    assert sum(sizes.values()) + manifest <= 1.2 * sizes[WEIGHTS_FILE]
+
+
 def test_the_reference_is_what_the_model_predicts(small: Exported) -> None:
     feeds = make_feeds(small, 4, 6, 1) | {"position": np.ones(4, np.int64)}
     feeds |= {"num_steps": np.full(4, 6), "forced": np.abs(feeds["forced"])}
@@ -543,7 +549,9 @@ def test_other_weights_than_torchs_are_a_parity_error(small: Exported, tmp_path:
             values = np.frombuffer(content[start : start + length], "<f4") * np.float32(1.01)
             content[start : start + length] = values.tobytes()
     (folder / WEIGHTS_FILE).write_bytes(content)
-    with pytest.raises(ParityError, match="trained weights, batch 1, 1 steps differ from torch"):
+    with pytest.raises(
+        ParityError, match="trained weights, batch 1, 1 steps from position 0 differ"
+    ):
         measure_parity([subject(small, folder)], quiet=True)
 
 

@@ -29,6 +29,7 @@ from serve.manifest import (
     TaskSpec,
     TensorSpec,
     TrialsSpec,
+    UnrolledCase,
     describe_file,
     manifest_bytes,
     parse_manifest,
@@ -147,10 +148,12 @@ GOLDEN = """\
     "weights": "trained",
     "batch": 3,
     "num_steps": 5,
+    "start": 0,
     "reference_error": 1e-06,
     "runtime_error": 2e-06
    }
-  ]
+  ],
+  "unrolled": []
  },
  "files": {
   "model.onnx": {
@@ -359,11 +362,13 @@ finite = st.floats(allow_nan=False, allow_infinity=False)
 free_form = st.dictionaries(st.text(), st.none() | st.booleans() | st.integers() | st.text())
 graphs = st.builds(GraphSpec, ranges=st.dictionaries(st.text(), finite, max_size=2))
 parity_cases = st.builds(ParityCase, reference_error=finite, runtime_error=finite)
+unrolled_cases = st.builds(UnrolledCase, torch_error=finite, loop_error=finite)
 parities = st.builds(
     Parity,
     tolerance=finite,
     max_error=finite,
     cases=st.lists(parity_cases, max_size=2).map(tuple),
+    unrolled=st.lists(unrolled_cases, max_size=2).map(tuple),
 )
 tasks = st.none() | st.builds(TaskSpec, options=free_form)
 manifests = st.builds(
@@ -410,11 +415,19 @@ MISSING = {
         if f.name != "orthogonal"
     },
     **{f"targets[0].{f.name}": ("targets", 0, f.name) for f in dataclasses.fields(Target)},
-    **{f"parity.{f.name}": ("parity", f.name) for f in dataclasses.fields(Parity)},
+    **{f"parity.{name}": ("parity", name) for name in ("tolerance", "max_error", "cases")},
     "parity.cases[0].batch": ("parity", "cases", 0, "batch"),
     "graph.outputs[0].shape": ("graph", "outputs", 0, "shape"),
     "files.weights.safetensors.size": ("files", WEIGHTS_FILE, "size"),
 }
+
+
+@pytest.mark.parametrize("place", [("parity", "unrolled"), ("parity", "cases", 0, "start")])
+def test_pages_from_before_a_key_was_added_are_read(
+    bundle: Path, place: tuple[str | int, ...]
+) -> None:
+    remove(bundle, place)
+    assert read_manifest(bundle).parity == SMALL.parity
 
 
 @pytest.mark.parametrize("key", MISSING)

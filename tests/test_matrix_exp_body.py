@@ -13,13 +13,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
+from onnx import helper
 from onnx.reference import ReferenceEvaluator
 from scipy.linalg import expm
 
 from export.matrix_exp import (
     HEADROOM,
     MAX_BODY_SQUARINGS,
+    POLYNOMIAL,
     body_range,
     body_squarings,
     matrix_exp_function,
@@ -39,11 +40,10 @@ both_evaluators = pytest.mark.parametrize("kind", ["runtime", "reference"])
 
 
 @functools.cache
-def body_model(s: int) -> onnx.ModelProto:
+def body_model(s: int, dtype: str = "float32") -> onnx.ModelProto:
     """A model that is one `MatrixExp` with a body of s squarings."""
-    given_, made = (
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["B", "d", "d"]) for name in "SE"
-    )
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    given_, made = (helper.make_tensor_value_info(name, kind, ["B", "d", "d"]) for name in "SE")
     node = helper.make_node("MatrixExp", ["S"], ["E"], domain=DOMAIN)
     return helper.make_model(
         helper.make_graph([node], "alone", [given_], [made]),
@@ -54,8 +54,8 @@ def body_model(s: int) -> onnx.ModelProto:
 
 
 @functools.cache
-def evaluator(kind: str, s: int) -> Evaluate:
-    whole = body_model(s).SerializeToString()
+def evaluator(kind: str, s: int, dtype: str = "float32") -> Evaluate:
+    whole = body_model(s, dtype).SerializeToString()
     run: Callable[[None, dict[str, Array]], Any] = (
         ReferenceEvaluator(whole).run
         if kind == "reference"
@@ -88,11 +88,11 @@ def exact(S: Array) -> Array:
     return made
 
 
-def assert_close(found: Array, expected: Array, S: Array) -> None:
-    """Relative to the norm of exp(S), √d: 1e-6, and beyond 10 rad 1e-7 of the angle."""
+def assert_close(found: Array, expected: Array, S: Array, forms: int = 1) -> None:
+    """Relative to the norm of exp(S), √d: 1e-6 a form, and beyond 10 rad 1e-7 of the angle."""
     angles = np.linalg.norm(S, axis=(-2, -1)) / math.sqrt(2)
     errors = np.linalg.norm(found - expected, axis=(-2, -1)) / math.sqrt(S.shape[-1])
-    assert (errors <= 1e-6 * np.maximum(1.0, angles / 10.0)).all()
+    assert (errors <= forms * 1e-6 * np.maximum(1.0, angles / 10.0)).all()
 
 
 def same_bits(one: Array, other: Array) -> bool:
@@ -115,7 +115,8 @@ def test_it_is_the_exponential_over_the_whole_range(s: int, kind: str) -> None:
 @every_squarings
 def test_it_equals_the_exponential_that_trains(s: int) -> None:
     for S in (over_the_range(d, s) for d in SIZES):
-        assert_close(evaluator("runtime", s)(S), matrix_exp(torch.from_numpy(S)).numpy(), S)
+        trained = matrix_exp(torch.from_numpy(S)).numpy()
+        assert_close(evaluator("runtime", s)(S), trained, S, forms=2)
 
 
 @settings(max_examples=60)
@@ -192,3 +193,87 @@ def test_squarings_are_the_fewest_that_cover_twice_what_was_seen(angle: float) -
 def test_a_chaotic_model_is_refused(angle: float) -> None:
     with pytest.raises(ValueError, match="smaller learning rate"):
         body_squarings(angle)
+
+
+# Any square matrix, float32 and float64
+
+SHAPES = (1, 2, 5, 16, 33)
+KINDS: dict[str, Callable[[Array], Array]] = {  # of random A
+    "general": lambda A: A,
+    "skew": lambda A: A - A.T,
+    "symmetric": lambda A: A + A.T,
+    "shrinking": lambda A: -A @ A.T,
+    "of rank one": lambda A: np.outer(A[0], A[0]),
+    "nilpotent": lambda A: np.triu(A, 1),
+    "defective": lambda A: np.eye(len(A)) + np.eye(len(A), k=1),
+}
+TOLERANCES = {"float32": 3e-6, "float64": 2e-12}  # of max(1, ‖E‖); scipy's own is 6e-13
+
+every_kind = pytest.mark.parametrize("kind_of_matrix", KINDS)
+every_type = pytest.mark.parametrize("dtype", TOLERANCES)
+
+
+def squares(kind: str, d: int, s: int, dtype: str) -> Array:
+    """Matrices of a kind over the whole range of a body: (B, d, d)."""
+    limit = math.sqrt(2) * body_range(s, double=dtype == "float64")
+    normal = np.random.default_rng(d).normal
+    made = np.stack([KINDS[kind](normal(size=(d, d))) for _ in range(3)])
+    made /= np.maximum(np.linalg.norm(made, axis=(1, 2), keepdims=True), 1e-30)
+    whole: Array = np.concatenate([made * limit * share for share in SHARES]).astype(dtype)
+    return whole
+
+
+def errors(found: Array, expected: Array) -> Array:
+    """Of each matrix, relative to max(1, ‖E‖): (B)."""
+    size = np.maximum(1.0, np.abs(expected).max((1, 2)))
+    worst: Array = np.abs(found - expected).max((1, 2)) / size
+    return worst
+
+
+def test_the_polynomial_is_taylors() -> None:
+    p = np.polynomial.Polynomial
+
+    def cubic(letter: str) -> Any:
+        return p([0.0, *(POLYNOMIAL.get(f"{letter}{k}", 0.0) for k in (1, 2, 3))])
+
+    B = cubic("b") ** 2
+    X = cubic("e") + B
+    whole = p([0.0, 1.0]) + cubic("c") + POLYNOMIAL["g"] * B + (cubic("d") + X) * X
+    expected = [1.0 / math.factorial(k) for k in range(1, 13)]
+    np.testing.assert_allclose(whole.coef[1:], expected, rtol=1e-13, atol=0)
+
+
+@both_evaluators
+@every_kind
+@every_type
+@pytest.mark.parametrize("s", [0, 2, 4])
+def test_it_is_the_exponential_of_any_square_matrix(
+    s: int, dtype: str, kind_of_matrix: str, kind: str
+) -> None:
+    for S in (squares(kind_of_matrix, d, s, dtype) for d in SHAPES):
+        E = evaluator(kind, s, dtype)(S)
+        assert E.dtype == S.dtype
+        assert errors(E, exact(S)).max() <= TOLERANCES[dtype]
+
+
+@both_evaluators
+@every_type
+@pytest.mark.parametrize("s", [0, 3])
+def test_the_range_of_each_type_ends_where_it_is_said_to(s: int, dtype: str, kind: str) -> None:
+    S = squares("general", 7, s, dtype)[-3:]
+    assert np.isfinite(evaluator(kind, s, dtype)(S)).all()
+    S[1] *= 1.001
+    E = evaluator(kind, s, dtype)(S)
+    assert np.isnan(E[1]).all() and np.isfinite(E[[0, 2]]).all()
+
+
+@both_evaluators
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 1e200])
+def test_one_bad_double_breaks_its_own_matrix_only(bad: float, kind: str) -> None:
+    S = squares("general", 5, 1, "float64")
+    before = evaluator(kind, 1, "float64")(S)
+    S[2, 0, 3] = bad
+    with np.errstate(over="ignore", invalid="ignore"):
+        E = evaluator(kind, 1, "float64")(S)
+    assert np.isnan(E[2]).all()
+    assert same_bits(np.delete(E, 2, 0), np.delete(before, 2, 0))

@@ -39,6 +39,7 @@ TYPES = {
     np.dtype(np.int64): TensorProto.INT64,
     np.dtype(np.bool_): TensorProto.BOOL,
 }
+FORMS = ("native", "body", "reference")
 SQUARINGS = 4  # of the bodies: angles up to 19.2 rad
 SIZES = (1, 2, 3, 8, 15, 16, 22, 33)
 needs_kernels = pytest.mark.skipif(load() is None, reason=status())
@@ -184,11 +185,28 @@ def test_double_skew_matrices_keep_all_their_digits(d: int) -> None:
 
 
 @needs_kernels
+@pytest.mark.parametrize("dtype, tolerance", [(np.float32, 3e-6), (np.float64, 2e-14)])
+@pytest.mark.parametrize("d", SIZES)
+def test_kernel_and_body_agree_on_any_square_matrix(d: int, dtype: Any, tolerance: float) -> None:
+    A = rng(d, 10).standard_normal((6, d, d))
+    A[1] += A[1].T.copy()
+    A[2] -= A[2].T.copy()
+    A[3] = np.triu(A[3], 1)
+    norms = np.array([4, 4, 4, 4, 0.01, 0])[:, None, None]  # the body's range in double is 4.5
+    size = np.maximum(np.linalg.norm(A, axis=(1, 2), keepdims=True), 1e-30)
+    feeds = {"S": (A / size * norms).astype(dtype)}
+    kernel, body, reference = (evaluate(form, "MatrixExp", feeds) for form in FORMS)
+    assert kernel.dtype == body.dtype == dtype
+    for found in (body, reference):
+        np.testing.assert_allclose(found, kernel, rtol=tolerance, atol=tolerance)
+
+
+@needs_kernels
 @pytest.mark.parametrize("operator", ["MatrixExp", "OrthoStep", "MixStep"])
 @pytest.mark.parametrize("d", [2, 3, 8, 15, 16, 22, 33])
 def test_kernel_body_and_reference_agree(operator: str, d: int) -> None:
     feeds = matrix_feeds(operator, 5, d)
-    forms = [evaluate(form, operator, feeds) for form in ("native", "body", "reference")]
+    forms = [evaluate(form, operator, feeds) for form in FORMS]
     for found in forms[1:]:
         assert found.shape == forms[0].shape
         np.testing.assert_allclose(found, forms[0], rtol=0, atol=3e-6)

@@ -25,7 +25,15 @@ from safetensors.numpy import load_file
 from export import task_trials
 from export.__main__ import main
 from export.bundle import export_bundle, restore_model
-from export.parity import TOLERANCE, ParityError, Subject, largest_error, measure_parity
+from export.parity import (
+    SHAPES,
+    TOLERANCE,
+    ParityError,
+    Shape,
+    Subject,
+    largest_error,
+    measure_parity,
+)
 from export.task_parity import (
     MAX_TOLERANCE,
     advance_task_reference,
@@ -376,9 +384,8 @@ def test_the_record_of_training_has_every_score_and_says_how(small: Exported) ->
 def test_parity_is_within_a_fifth_of_its_tolerance(small: Exported) -> None:
     stated = small.bundle.manifest.parity
     assert {case.weights for case in stated.cases} == {"trained", "random"}
-    assert {(case.batch, case.num_steps) for case in stated.cases} == {
-        (B, K) for B in (1, 2, 7, 32) for K in (1, 5, 16)
-    }
+    sizes = [(case.batch, case.num_steps, case.start > 0) for case in stated.cases]
+    assert sizes == [(s.batch, s.num_steps, s.under_way) for s in SHAPES] * 2
     errors = [e for case in stated.cases for e in (case.reference_error, case.runtime_error)]
     assert 0.0 < stated.max_error == max(errors) < TOLERANCE / 5
 
@@ -391,7 +398,9 @@ def test_other_weights_than_torchs_are_a_parity_error(small: Exported, tmp_path:
     names = frozenset(tensor.name for tensor in small.bundle.manifest.graph.inputs)
     measure = functools.partial(measure_task_case, small.task.held_out("test").inputs, names)
     subject = Subject(name="trained", model=small.model, weights=others, graph=folder / GRAPH_FILE)
-    with pytest.raises(ParityError, match="trained weights, batch 1, . steps differ from torch"):
+    with pytest.raises(
+        ParityError, match="trained weights, batch 1, . steps from position 0 differ"
+    ):
         measure_parity([subject], True, measure)
 
 
@@ -438,7 +447,7 @@ def test_what_float32_itself_cannot_say_decides_what_is_allowed(
 ) -> None:
     subject, feeds = chaos(spread)
     inputs = torch.from_numpy(feeds["inputs"])
-    names = frozenset({"state.h", "position", "inputs", "num_steps"})
+    names, shape = frozenset({"state.h", "position", "inputs", "num_steps"}), Shape(9, 16)
 
     def off_by(error: float) -> Callable[[Arrays], Arrays]:
         def evaluate(feeds: Arrays) -> Arrays:
@@ -447,12 +456,12 @@ def test_what_float32_itself_cannot_say_decides_what_is_allowed(
 
         return evaluate
 
-    right = measure_task_case(inputs, names, subject, off_by(0.0), off_by(0.0), 9, 16)
-    case, tolerance = measure_task_case(inputs, names, subject, off_by(0.0), off_by(0.1), 9, 16)
+    right = measure_task_case(inputs, names, subject, off_by(0.0), off_by(0.0), shape)
+    case, tolerance = measure_task_case(inputs, names, subject, off_by(0.0), off_by(0.1), shape)
     assert right[1] == TOLERANCE and right[0].runtime_error == 0.0
     assert least <= tolerance <= most < case.runtime_error
     for broken in (np.nan, np.inf):
-        found = measure_task_case(inputs, names, subject, off_by(0.0), off_by(broken), 9, 16)
+        found = measure_task_case(inputs, names, subject, off_by(0.0), off_by(broken), shape)
         assert found[0].runtime_error == np.inf and np.isfinite(found[1])
 
 

@@ -1,7 +1,9 @@
 """The form of `advance` without a loop: what a Scan does, step by step, and no Scan."""
 
+import dataclasses
+import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,18 @@ import pytest
 from numpy.typing import NDArray
 
 from export.__main__ import main
-from export.parity import UNIFORM_STEPS, largest_error
+from export.check import read_model
+from export.parity import TOLERANCE, UNIFORM_STEPS, ParityError, largest_error
 from export.unrolled import write_unrolled
+from export.unrolled_parity import UNROLLED_SHAPES, measure_unrolled
 from serve.bundle_checks import check_graph
-from serve.manifest import GRAPH_FILE, UNROLLED_FILE, read_manifest
+from serve.manifest import (
+    GRAPH_FILE,
+    MANIFEST_FILE,
+    UNROLLED_FILE,
+    describe_file,
+    read_manifest,
+)
 from serve.runtime import Bundle, Device, Session
 
 Arrays = dict[str, NDArray[Any]]
@@ -85,11 +95,63 @@ def test_edits_reach_it_too(bundle: Bundle) -> None:
     assert largest_error(bundle.plain.session.run(feeds), expected) > CLOSE
 
 
-def test_the_command_adds_it_and_the_manifest_lists_it(
-    exported: Callable[[str], Path], tmp_path: Path
-) -> None:
-    run, out = exported("tanh-rnn") / "run", tmp_path / "bundle"
+@pytest.fixture(scope="module")
+def made(
+    exported: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
+    """A bundle that the command made with the unrolled form."""
+    out = tmp_path_factory.mktemp("made") / "bundle"
+    run = exported("tanh-rnn") / "run"
     assert main([str(run), "--out", str(out), "--cuda", "--quiet"]) == 0
-    assert UNROLLED_FILE in read_manifest(out).files
+    yield out
+
+
+def test_the_command_adds_it_and_the_manifest_lists_it(
+    made: Path, exported: Callable[[str], Path]
+) -> None:
+    assert UNROLLED_FILE in read_manifest(made).files
     plain = exported("tanh-rnn") / "bundle"
-    assert (out / GRAPH_FILE).read_bytes() == (plain / GRAPH_FILE).read_bytes()
+    assert (made / GRAPH_FILE).read_bytes() == (plain / GRAPH_FILE).read_bytes()
+
+
+def test_the_parity_report_has_it(made: Path, exported: Callable[[str], Path]) -> None:
+    parity = read_manifest(made).parity
+    found = [(case.weights, case.batch, case.start > 0) for case in parity.unrolled]
+    sizes = [(shape.batch, shape.under_way) for shape in UNROLLED_SHAPES]
+    assert found == [(name, *size) for name in ("trained", "random") for size in sizes]
+    errors = [e for case in parity.unrolled for e in (case.torch_error, case.loop_error)]
+    assert 0.0 < max(errors) <= parity.max_error <= parity.tolerance
+    assert read_manifest(exported("tanh-rnn") / "bundle").parity.unrolled == ()
+
+
+def test_a_check_finds_it_good_and_another_one_bad(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle = shutil.copytree(made, tmp_path / "bundle")
+    assert main(["--check", str(bundle), "--quiet"]) == 0
+    assert "ok   unrolled" in capsys.readouterr().out
+    other = onnx.load(bundle / UNROLLED_FILE, load_external_data=False)
+    next(n for n in other.graph.node if n.op_type == "LogSoftmax").op_type = "Softmax"
+    (bundle / UNROLLED_FILE).write_bytes(other.SerializeToString())
+    page = json.loads((bundle / MANIFEST_FILE).read_bytes())
+    page["files"][UNROLLED_FILE] = dataclasses.asdict(describe_file(bundle / UNROLLED_FILE))
+    (bundle / MANIFEST_FILE).write_text(json.dumps(page))
+    assert main(["--check", str(bundle), "--quiet"]) == 1
+    assert "BAD  unrolled found other nodes" in capsys.readouterr().out
+
+
+def test_parity_finds_an_unrolled_form_that_computes_something_else(
+    bundle: Bundle, tmp_path: Path
+) -> None:
+    place = shutil.copytree(bundle.folder, tmp_path / "bundle")
+    subject = read_model(place, bundle.manifest)
+    cases = measure_unrolled([subject])
+    assert max(max(case.torch_error, case.loop_error) for case in cases) < TOLERANCE / 5
+    assert [case.start > 0 for case in cases] == [False, True]
+    other = onnx.load(place / UNROLLED_FILE, load_external_data=False)
+    last = max(i for i, n in enumerate(other.graph.node) if n.op_type == "SampleToken")
+    state = next(n for n in other.graph.node[last:] if n.op_type == "Where")  # rows that rest move
+    state.input[2] = state.input[1]
+    (place / UNROLLED_FILE).write_bytes(other.SerializeToString())
+    with pytest.raises(ParityError, match="of the unrolled form: trained weights, batch 3"):
+        measure_unrolled([subject])
