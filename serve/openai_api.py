@@ -56,27 +56,7 @@ def make_app(host_of: Callable[[], Host]) -> FastAPI:
     async def page() -> Response:
         return FileResponse(PAGE)
 
-    @app.get("/v1/models", **documented(pages.ModelsPage))
-    async def models() -> Json:
-        host = host_of()
-        data = [host.describe(bundle) for bundle in host.bundles.values()]
-        return {"object": "list", "data": data}
-
-    @app.get("/v1/limits", **documented(pages.LimitsPage))
-    async def limits() -> Json:
-        call = current_call()
-        key = None if call is None or call.key is None else call.key.page()
-        return {"limits": all_limits(host_of().engine.limits), "key": key}
-
-    @app.get("/v1/models/{model}", **documented(pages.ModelPage))
-    async def model(model: str) -> Json:
-        return host_of().describe(host_of().bundle(model))
-
-    @app.get("/v1/models/{model}/structure", **documented(pages.StructurePage))
-    async def structure(model: str) -> Json:
-        host = host_of()
-        bundle = host.bundle(model)
-        return {"model": bundle.name, "targets": await host.structure(bundle)}
+    _add_models(app, host_of)
 
     @app.post(
         "/v1/completions",
@@ -107,6 +87,30 @@ def make_app(host_of: Callable[[], Host]) -> FastAPI:
         raise HTTPException(404, "there is no such method or path")
 
     return app
+
+
+def _add_models(app: FastAPI, host_of: Callable[[], Host]) -> None:
+    @app.get("/v1/models", **documented(pages.ModelsPage))
+    async def models() -> Json:
+        host = host_of()
+        data = [host.describe(bundle) for bundle in host.bundles.values()]
+        return {"object": "list", "data": data}
+
+    @app.get("/v1/limits", **documented(pages.LimitsPage))
+    async def limits() -> Json:
+        call = current_call()
+        key = None if call is None or call.key is None else call.key.page()
+        return {"limits": all_limits(host_of().engine.limits), "key": key}
+
+    @app.get("/v1/models/{model}", **documented(pages.ModelPage))
+    async def model(model: str) -> Json:
+        return host_of().describe(host_of().bundle(model))
+
+    @app.get("/v1/models/{model}/structure", **documented(pages.StructurePage))
+    async def structure(model: str) -> Json:
+        host = host_of()
+        bundle = host.bundle(model)
+        return {"model": bundle.name, "targets": await host.structure(bundle)}
 
 
 def explain_errors(app: FastAPI) -> None:
