@@ -244,7 +244,7 @@ def test_with_a_key_every_client_is_let_in(
     limits = httpx.get(
         server.url + "/v1/limits", headers={"authorization": f"Bearer {keys['free']}"}
     )
-    own = {"name": "free", "requests_per_minute": None, "max_concurrent": None}
+    own = {"name": "free", "requests_per_minute": None, "max_concurrent": None, "manage": False}
     assert limits.json()["key"] == own
     with openai.OpenAI(base_url=server.url + "/v1", api_key=keys["free"]) as other:
         page = other.completions.create(model=TANH, prompt="ROMEO:", **options)

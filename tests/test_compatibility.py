@@ -67,7 +67,7 @@ def test_several_prompts_are_answered_as_if_each_were_asked_alone(server: Any) -
         assert choice["logprobs"]["text_offset"][0] == len(prompt)
     lengths = sum(map(len, PROMPTS))
     usage = {"prompt_tokens": lengths, "completion_tokens": 240, "total_tokens": lengths + 240}
-    assert page["usage"] == usage
+    assert page["usage"].items() >= usage.items()
 
 
 def test_the_seed_of_a_choice_comes_from_the_requests_and_its_index(server: Any) -> None:
@@ -237,7 +237,8 @@ def test_load_tools_read_text_and_usage(server: Any, payload: dict[str, Any]) ->
     assert [text] == texts_of(plain)
     asked = "stream_options" in payload
     assert usage == (plain["usage"] if asked else None)
-    assert plain["usage"] == {"prompt_tokens": 7, "completion_tokens": 70, "total_tokens": 77}
+    counts = {"prompt_tokens": 7, "completion_tokens": 70, "total_tokens": 77}
+    assert plain["usage"].items() >= counts.items()
 
 
 def test_a_field_that_asks_for_something_we_do_not_do_is_refused(server: Any) -> None:

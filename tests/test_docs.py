@@ -61,7 +61,9 @@ def test_every_path_of_the_document_is_there(server: Any, document: Any) -> None
     for path, method, _ in operations(document):
         url, body = server.url + path.replace("{model}", OSM), None if method == "get" else [1]
         answer = httpx.request(method, url, json=body, timeout=60)
-        assert answer.status_code == (200 if method == "get" else 400), (path, answer.text)
+        closed = path.startswith("/management")
+        expected_status = 403 if closed else 200 if method == "get" else 400
+        assert answer.status_code == expected_status, (path, answer.text)
 
 
 def narrowed(node: Any) -> Any:
@@ -103,7 +105,7 @@ def fuzz(server: Any, folder: Path, document: Any, *options: str) -> None:
     (folder / "schemathesis.toml").write_text("")  # or it would look for one further up
     run = [sys.executable, "-m", "schemathesis.cli", "run", str(folder / "docs.json")]
     run += ["--url", server.url, "--no-color", "--no-shrink", "--generation-deterministic"]
-    run += ["--max-time", "60", "--request-timeout", "30", "--warnings", "off", *options]
+    run += ["--max-time", "15", "--request-timeout", "30", "--warnings", "off", *options]
     found = subprocess.run(run, capture_output=True, text=True, cwd=folder)
     assert found.returncode == 0, found.stdout[-8000:] + found.stderr
     assert f"Tested: {len(operations(document))}" in found.stdout, found.stdout
@@ -137,7 +139,8 @@ def test_what_the_document_does_not_allow_is_refused_as_it_says(
     server: Any, document: Any, tmp_path: Path
 ) -> None:
     pytest.importorskip("schemathesis")
-    posts = {path: methods for path, methods in document["paths"].items() if "post" in methods}
+    paths = document["paths"].items()
+    posts = {p: m for p, m in paths if "requestBody" in m.get("post", {})}
     checks = ",".join((*CHECKS, "negative_data_rejection"))
     options = ("--mode", "negative", "--phases", "fuzzing", "--max-examples", "5")
     fuzz(server, tmp_path, document | {"paths": posts}, *options, "--checks", checks)
