@@ -134,9 +134,11 @@ class Stream:
         if not self.first_at and self.position > self.first_own:
             self.first_at = time.monotonic()
         if characters:
-            keep = logits.copy() if logits is not None and self.deliver_logits else None
-            piece = Delivery(characters, logprobs, keep)
-            self._deliver(piece, num_forced if self.deliver_forced else 0)
+            piece = Delivery(characters, logprobs, None if logits is None else logits.copy())
+            if self._stops is None:
+                self._put(piece)
+            else:
+                self._follow(piece, num_forced if self.deliver_forced else 0, self._stops)
         if self.position >= self.end and not self.rewinds:
             self.finish("length")
 
@@ -157,14 +159,12 @@ class Stream:
         self.ended_at = time.monotonic()
         self.life = Life.FINISHED  # last: the client reads on from here
 
-    def _deliver(self, piece: Delivery, num_forced: int) -> None:
-        if self._stops is None:
-            return self._put(piece)
+    def _follow(self, piece: Delivery, num_forced: int, stops: StopMatcher) -> None:
         written = piece.characters[num_forced:]
-        found = self._stops.feed(written)
+        found = stops.feed(written)
         self._held.append(piece)
         if found is None:
-            self._release(sum(len(p.characters) for p in self._held) - self._stops.num_held)
+            self._release(sum(len(p.characters) for p in self._held) - stops.num_held)
             return
         excess = len(written) - found.consumed
         self.position -= excess
