@@ -44,6 +44,7 @@ enum { OK = 0, NO_MEMORY = 1, NO_SUCH_ROW = 2 };
 #include "osm_scan.h"
 #include "rows.h"
 #include "sampler.h"
+#include "advance_rows.h"
 #undef REAL
 #undef REAL_BYTES
 #undef LANE
