@@ -38,8 +38,10 @@ def fold(model: ModelProto) -> None:
     function = _function(graph)
     outside = [node for node in graph.node if list(node.output) == ["correct_every"]]
     whole = helper.make_node(NAME, INPUTS, OUTPUTS, domain=DOMAIN)
+    weights = [value for value in graph.initializer if value.name in WEIGHTS]
     del graph.node[:], graph.initializer[:]
     graph.node.extend([*outside, whole])
+    graph.initializer.extend(weights)
     model.functions.append(function)
 
 
@@ -55,7 +57,11 @@ def unfold(model: ModelProto) -> None:
 
 
 def _function(graph: GraphProto) -> FunctionProto:
-    constants = [helper.make_node("Constant", [], [c.name], value=c) for c in graph.initializer]
+    constants = [
+        helper.make_node("Constant", [], [value.name], value=value)
+        for value in graph.initializer
+        if value.name not in WEIGHTS
+    ]
     inside = [node for node in graph.node if list(node.output) != ["correct_every"]]
     versions = [helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, VERSION)]
     nodes = [*constants, *inside]
