@@ -103,5 +103,3 @@ class _Writer:
             return ""
         parts = [part for part in map(self.write, node.input) if part]
         return f"{node.op_type}({', '.join(parts)})"
-
-

@@ -1,4 +1,4 @@
-"""`OsmAdvance`: the whole `advance` of an OSM-RNN in one kernel, against the graph that it stands for."""
+"""`OsmAdvance`: the whole `advance` of an OSM-RNN in one kernel, against the graph behind it."""
 
 from typing import Any
 
@@ -226,6 +226,12 @@ def test_mistakes_are_named(built: tuple[ModelProto, Arrays]) -> None:
 def test_other_models_keep_their_loop(settings: dict[str, str]) -> None:
     model, _ = build(3, **settings)
     assert "Scan" in {node.op_type for node in model.graph.node}
-    assert set(WEIGHTS) - {"mixing"} <= {name for node in model.graph.node for name in node.input} | {
-        name for node in model.graph.node for a in node.attribute for n in a.g.node for name in n.input
+    assert set(WEIGHTS) - {"mixing"} <= {
+        name for node in model.graph.node for name in node.input
+    } | {
+        name
+        for node in model.graph.node
+        for a in node.attribute
+        for n in a.g.node
+        for name in n.input
     }

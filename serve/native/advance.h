@@ -1,4 +1,5 @@
-/* One run of `OsmAdvance`: what the kernels of advance_rows.h are given. operators.c says what it means.
+/* One run of `OsmAdvance`: what the kernels of advance_rows.h are given. What it means says
+ * operators_advance.h.
  *
  * B streams, K steps, V characters, `rows` matrices in the table, (d, d) each.
  */

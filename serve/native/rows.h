@@ -74,7 +74,8 @@ static void NAME(mix_rows_of)(NAME(scratch) * scratch, const REAL *G, Size n, Si
             NAME(copy_columns)(scratch->panel, panel, D, width, D - column);
             panel = scratch->panel, ld = width;
         }
-        const NAME(job) job = {n, D, scratch->u, D, panel, ld, 1, NULL, 0, scratch->mixed + column, ldD, 0};
+        const NAME(job) job = {n, D,    scratch->u, D, panel, ld,
+                               1, NULL, 0, scratch->mixed + column, ldD, 0};
         NAME(columns)(&job, 0, 0, width);
     }
 }
