@@ -15,6 +15,7 @@ from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from export.blocks import Blocks, export_loop, has_windows
 from export.operators import operator_functions
+from export.osm_advance import fold
 from export.sampler import outcome_nodes, sampler_nodes
 from export.step import STEP, Piece, export_correction
 from serve.manifest import DOMAIN, IR_VERSION, OPSET, VERSION
@@ -35,7 +36,9 @@ def build_advance(model: Model, weights: Weights, squarings: int) -> onnx.ModelP
     graph = _main_graph(
         state, V, model.correct_every, correction, hoisted, body, piece.constants, blocks
     )
-    return model_file(graph, squarings)
+    file = model_file(graph, squarings)
+    fold(file)
+    return file
 
 
 def model_file(graph: GraphProto, squarings: int) -> onnx.ModelProto:

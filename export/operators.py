@@ -6,6 +6,7 @@
 | `OrthoStep(H, S)`              | H exp(S)                                                     |
 | `MixStep(H, A, G)`             | H exp(tangent(u G)), u = coordinates(Hᵀ A), on SO(d) or O(d) |
 | `SampleToken(logits, ...)`     | the character taken: see `export.sampler`                    |
+| `OsmAdvance(H, ...)`           | the whole of `advance`: see `export.osm_advance`             |
 
 Each stands in the file as a function of standard operators, so that every stock runtime can run it;
 the kernels of `serve/native/` take their place where they are registered. The S of `OrthoStep` is

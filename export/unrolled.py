@@ -13,12 +13,14 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto, helper
 
 from export.graph import MAX_STEPS
+from export.osm_advance import unfold
 from serve.manifest import GRAPH_FILE, UNROLLED_FILE
 
 
 def write_unrolled(folder: Path) -> bool:
     """Write the unrolled form beside the graph of a bundle's folder; False if that has no loop."""
     model = onnx.load(folder / GRAPH_FILE, load_external_data=False)
+    unfold(model)
     if not any(node.op_type == "Scan" for node in model.graph.node):
         return False
     path = folder / UNROLLED_FILE

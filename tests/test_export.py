@@ -28,6 +28,7 @@ from export import bundle as export_room
 from export.__main__ import main
 from export.bundle import INITIAL, export_bundle, probe_angle, restore_model
 from export.matrix_exp import HEADROOM
+from export.osm_advance import unfold
 from export.parity import (
     TOLERANCE,
     UNIFORM_STEPS,
@@ -221,6 +222,7 @@ def test_versions_are_those_of_the_manifest_and_those_that_are_pinned(small: Exp
 
 def test_every_operator_of_ours_has_its_body_and_its_range(small: Exported) -> None:
     graph, spec = onnx.load(small.folder / GRAPH_FILE), small.bundle.manifest.graph
+    unfold(graph)
     scan = next(node for node in graph.graph.node if node.op_type == "Scan")
     inner = [*graph.graph.node, *scan.attribute[0].g.node]
     inner += [node for function in graph.functions for node in function.node]
@@ -557,7 +559,8 @@ def test_other_weights_than_torchs_are_a_parity_error(small: Exported, tmp_path:
 
 def corrupt(graph: onnx.ModelProto) -> None:
     """Probabilities where log-probabilities should be: the graph stays valid."""
-    next(n for n in graph.graph.node if n.op_type == "LogSoftmax").op_type = "Softmax"
+    nodes = [*graph.graph.node, *(node for f in graph.functions for node in f.node)]
+    next(node for node in nodes if node.op_type == "LogSoftmax").op_type = "Softmax"
 
 
 @two_families

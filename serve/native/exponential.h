@@ -20,12 +20,13 @@ typedef struct {
 static int NAME(open)(NAME(workspace) * w, Size d) {
     w->shape = NAME(shape_of)(d);
     const Size matrices = MATRICES + MAX_SQUARINGS + 1, line = d * (d - 1) / 2 + SLACK;
-    REAL *next = NAME(zeros)(w->shape.size * matrices + line, &w->block);
+    const Size size = w->shape.size + SLACK; /* apart, or their places in the cache would be one */
+    REAL *next = NAME(zeros)(size * matrices + line, &w->block);
     if (!next) return NO_MEMORY;
     REAL **places[MATRICES] = {&w->S,  &w->S2, &w->S3, &w->R, &w->Q, &w->G, &w->G2,
                                &w->dQ, &w->dR, &w->Y,  &w->T, &w->U, &w->X, &w->triangle};
-    for (int i = 0; i < MATRICES; i++, next += w->shape.size) *places[i] = next;
-    for (int i = 0; i <= MAX_SQUARINGS; i++, next += w->shape.size) w->F[i] = next;
+    for (int i = 0; i < MATRICES; i++, next += size) *places[i] = next;
+    for (int i = 0; i <= MAX_SQUARINGS; i++, next += size) w->F[i] = next;
     w->line = next;
     return OK;
 }
@@ -39,18 +40,33 @@ static NAME(workspace) * NAME(own_workspace)(Size d) {
     return NAME(open)(&own, d) ? NULL : &own;
 }
 
+/* How often an angle must be halved. */
+static int NAME(halvings_of)(double angle) {
+    int count = 0;
+    for (; angle > ANGLE && count < MAX_SQUARINGS; angle /= 2) count++;
+    return count;
+}
+
 /* How often S must be halved, from the lesser of two bounds of its angles; -1 if not finite. */
 static int NAME(squarings)(NAME(shape) s, const REAL *S) {
-    VECTOR squares = {0}, most = {0};
+    VECTOR squares = {0}, more = {0}, most = {0};
     for (Size j = 0; j < s.ld; j += WIDTH) {
-        VECTOR column = {0};
-        for (Size i = 0; i < s.d; i++) {
+        VECTOR even = {0}, odd = {0}; /* sums that don't wait for each other */
+        Size i = 0;
+        for (; i + 1 < s.d; i += 2) {
             const VECTOR x = *(const VECTOR *)(S + i * s.ld + j);
-            column += NAME(keep)(x > 0, x) - NAME(keep)(x < 0, x);
-            squares += x * x;
+            const VECTOR y = *(const VECTOR *)(S + (i + 1) * s.ld + j);
+            even += NAME(absolute)(x), odd += NAME(absolute)(y);
+            squares = NAME(fma)(x, x, squares), more = NAME(fma)(y, y, more);
         }
-        most += NAME(keep)(column > most, column - most);
+        if (i < s.d) {
+            const VECTOR x = *(const VECTOR *)(S + i * s.ld + j);
+            even += NAME(absolute)(x), squares = NAME(fma)(x, x, squares);
+        }
+        even += odd;
+        most += NAME(keep)(even > most, even - most);
     }
+    squares += more;
     double sum = 0, one = 0;
     for (int c = 0; c < WIDTH; c++) {
         sum += (double)squares[c];
@@ -58,38 +74,41 @@ static int NAME(squarings)(NAME(shape) s, const REAL *S) {
     }
     if (!(sum < INFINITY)) return -1;
     const double frobenius = sqrt(sum / 2);
-    double angle = frobenius < one ? frobenius : one;
-    int count = 0;
-    for (; angle > ANGLE && count < MAX_SQUARINGS; angle /= 2) count++;
-    return count;
+    return NAME(halvings_of)(frobenius < one ? frobenius : one);
 }
 
-/* F = exp(S) - I of the matrix in w->S, which is scaled in place: F stands in the returned matrix,
- * *count says how often S was halved. NULL if S isn't finite. */
-static REAL *NAME(forward)(NAME(workspace) * w, int *count) {
+/* F = exp(2^halvings S) - I of the matrix in w->S: F stands in the returned matrix. */
+static REAL *NAME(series)(NAME(workspace) * w, int halvings) {
     const NAME(shape) s = w->shape;
-    REAL c[DEGREE + 1];
-    for (int k = 0; k <= DEGREE; k++) c[k] = (REAL)COEFFICIENTS[k];
+    VECTOR c[DEGREE + 1];
+    for (int k = 0; k <= DEGREE; k++) c[k] = NAME(all)((REAL)COEFFICIENTS[k]);
     REAL *S = w->S, *S2 = w->S2, *S3 = w->S3, *R = w->R, *Q = w->Q, *F = w->F[0];
-    const int halvings = *count = NAME(squarings)(s, S);
-    if (halvings < 0) return NULL;
-    if (halvings > 0) {
-        const REAL scale = (REAL)1 / (REAL)((int64_t)1 << halvings);
-        for (Size i = 0; i < s.d * s.ld; i += WIDTH) *(VECTOR *)(S + i) *= scale;
-    }
     NAME(multiply)(s, S2, S, s.ld, 0, S, 1, NULL, 0);
     NAME(multiply)(s, S3, S2, s.ld, 0, S, 1, NULL, 0);
     for (Size i = 0; i < s.d * s.ld; i += WIDTH) {
         const VECTOR x = *(VECTOR *)(S + i), x2 = *(VECTOR *)(S2 + i), x3 = *(VECTOR *)(S3 + i);
-        *(VECTOR *)(R + i) = c[7] * x + c[8] * x2 + c[9] * x3;
-        *(VECTOR *)(Q + i) = c[4] * x + c[5] * x2 + c[6] * x3;
-        *(VECTOR *)(F + i) = c[1] * x + c[2] * x2 + c[3] * x3;
+        *(VECTOR *)(R + i) = NAME(fma)(c[9], x3, NAME(fma)(c[8], x2, c[7] * x));
+        *(VECTOR *)(Q + i) = NAME(fma)(c[6], x3, NAME(fma)(c[5], x2, c[4] * x));
+        *(VECTOR *)(F + i) = NAME(fma)(c[3], x3, NAME(fma)(c[2], x2, c[1] * x));
     }
     NAME(multiply)(s, Q, S3, s.ld, 0, R, 1, Q, 1);
     NAME(multiply)(s, F, S3, s.ld, 0, Q, 1, F, 1);
     for (int i = 0; i < halvings; i++, F = w->F[i])
         NAME(multiply)(s, w->F[i + 1], F, s.ld, 0, F, 1, F, 2);
     return F;
+}
+
+/* F = exp(S) - I of the matrix in w->S, which is scaled in place: F stands in the returned matrix,
+ * *count says how often S was halved. NULL if S isn't finite. */
+static REAL *NAME(forward)(NAME(workspace) * w, int *count) {
+    const NAME(shape) s = w->shape;
+    const int halvings = *count = NAME(squarings)(s, w->S);
+    if (halvings < 0) return NULL;
+    if (halvings > 0) {
+        const REAL scale = (REAL)1 / (REAL)((int64_t)1 << halvings);
+        for (Size i = 0; i < s.d * s.ld; i += WIDTH) *(VECTOR *)(w->S + i) *= scale;
+    }
+    return NAME(series)(w, halvings);
 }
 
 /* Degree 12, for squares of any kind: good to rounding up to this 1-norm. */

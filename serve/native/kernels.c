@@ -40,10 +40,12 @@ enum { OK = 0, NO_MEMORY = 1, NO_SUCH_ROW = 2 };
 #define LANE int32_t
 #define SUFFIX JOIN(_f32_, LEVEL, )
 #include "product.h"
+#include "layout.h"
 #include "exponential.h"
 #include "osm_scan.h"
 #include "rows.h"
 #include "sampler.h"
+#include "advance_rows.h"
 #undef REAL
 #undef REAL_BYTES
 #undef LANE
@@ -54,6 +56,7 @@ enum { OK = 0, NO_MEMORY = 1, NO_SUCH_ROW = 2 };
 #define LANE int64_t
 #define SUFFIX JOIN(_f64_, LEVEL, )
 #include "product.h"
+#include "layout.h"
 #include "exponential.h"
 #include "osm_scan.h"
 #include "rows.h"

@@ -4,6 +4,7 @@
  *     OrthoStep(H, S) -> E                    E = H exp(S), both (..., d, d)
  *     MixStep(H, A, G) -> E                   E = H exp(tangent(u G)), u = coordinates(Hᵀ A), SO(d)
  *     SampleToken(logits, bias, divisor, greedy, top_k, top_p, uniform, forced) -> token
+ *     OsmAdvance(H, weights, settings) -> H, tokens, logprob, logits: see operators_advance.h
  *
  * A model file carries the same as functions of standard operators; where this library is
  * registered, these kernels take their place. Matrices and rows are computed one by one, so what
@@ -14,9 +15,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "advance.h"
 #include "operators.h"
 
-enum { OK = 0, NO_MEMORY = 1 };
+enum { OK = 0, NO_MEMORY = 1, NO_SUCH_ROW = 2 };
 
 #define EXPORT __attribute__((visibility("default")))
 #define KEPT 64  /* scratches of a kernel, one a thread that runs it at the same time */
@@ -28,6 +30,13 @@ typedef struct {
     int (*mix_rows)(void **, const void *, const void *, const void *, void *, Size, Size);
     void (*free_scratch)(void *);
 } Kernels;
+
+/* And for one instruction set alone. */
+typedef struct {
+    Size (*packed_size)(Size, Size);
+    void (*pack_weights)(float *, const Advance *);
+    int (*advance_rows)(void **, const Advance *, Size, Size);
+} AdvanceKernels;
 
 typedef int SampleRows(const float *, const float *, const float *, const _Bool *, const int64_t *,
                        const float *, const float *, const int64_t *, int64_t *, Size, Size);
@@ -41,12 +50,22 @@ typedef int SampleRows(const float *, const float *, const float *, const _Bool 
                                            torsor_mix_rows_##real##_##level,                       \
                                            torsor_free_scratch_##real##_##level};
 
+#define DECLARE_ADVANCE(level)                                                             \
+    Size torsor_packed_size_f32_##level(Size, Size);                                       \
+    void torsor_pack_weights_f32_##level(float *, const Advance *);                        \
+    int torsor_advance_rows_f32_##level(void **, const Advance *, Size, Size);             \
+    static const AdvanceKernels advance_##level = {torsor_packed_size_f32_##level,         \
+                                                   torsor_pack_weights_f32_##level,        \
+                                                   torsor_advance_rows_f32_##level};
+
 DECLARE(f32, plain)
 DECLARE(f64, plain)
+DECLARE_ADVANCE(plain)
 SampleRows torsor_sample_rows_f32_plain;
 #ifdef TORSOR_AVX2
 DECLARE(f32, avx2)
 DECLARE(f64, avx2)
+DECLARE_ADVANCE(avx2)
 SampleRows torsor_sample_rows_f32_avx2;
 #endif
 
@@ -63,6 +82,13 @@ static const Kernels *kernels_of(int type) {
     if (uses_avx2()) return type == DOUBLE ? &f64_avx2 : &f32_avx2;
 #endif
     return type == DOUBLE ? &f64_plain : &f32_plain;
+}
+
+static const AdvanceKernels *advance_kernels(void) {
+#ifdef TORSOR_AVX2
+    if (uses_avx2()) return &advance_avx2;
+#endif
+    return &advance_plain;
 }
 
 static SampleRows *sampler(void) {
@@ -101,6 +127,7 @@ typedef struct {
     CpuKernel *kernel;
     Given given;
     Size bytes; /* of a matrix */
+    const Advance *advance;
     _Atomic int code;
 } Job;
 
@@ -117,7 +144,10 @@ static Status *run_blocks(Job *job, Context *context, void (*block)(void *, size
         status = CALL(job->kernel->base.api, PARALLEL_FOR,
                       (const Context *, void (*)(void *, size_t), size_t, size_t, void *), context,
                       block, count, (size_t)0, job);
-    if (!status && job->code != OK)
+    if (!status && job->code == NO_SUCH_ROW)
+        status = refuse(&job->kernel->base, INVALID_ARGUMENT,
+                        "found a character that is not a row of the table");
+    else if (!status && job->code != OK)
         status = refuse(&job->kernel->base, FAIL, "no memory for a workspace");
     return status;
 }
@@ -183,16 +213,18 @@ static Status *run_sampler(void *kernel, Context *context) {
     return status ? status : run_blocks(&job, context, sample_block);
 }
 
-static Status *create(const Operator *page, Api api, const void *info, void **made) {
-    (void)info;
-    CpuKernel *kernel = calloc(1, sizeof *kernel);
+static Status *set_up(const Operator *page, Api api, CpuKernel *kernel) {
     if (!kernel) return CALL(api, CREATE_STATUS, (int, const char *), FAIL, "torsor: no memory");
     kernel->base.ours = ours_of(page);
     kernel->base.api = api;
     kernel->kernels = kernels_of(kernel->base.ours->element);
     kernel->sample_rows = sampler();
-    *made = kernel;
     return NULL;
+}
+
+static Status *create(const Operator *page, Api api, const void *info, void **made) {
+    (void)info;
+    return set_up(page, api, *made = calloc(1, sizeof(CpuKernel)));
 }
 
 static void destroy(void *shared) {
@@ -205,6 +237,10 @@ static void destroy(void *shared) {
 static const char *provider(const Operator *page) { return (void)page, "CPUExecutionProvider"; }
 
 static const Ours OPERATORS[] = TABLE;
+
+#ifndef TORSOR_CUDA
+#include "operators_advance.h"
+#endif
 
 static void *_Atomic the_domain; /* made once: it must outlive all sessions */
 
@@ -222,6 +258,8 @@ static Status *make_domain(Api api, void **domain) {
     size_t count = 0;
     const Ours *operators = torsor_cuda_operators(&count);
     if (!status) status = add(api, *domain, operators, count);
+#else /* on CUDA its body stays there: this kernel would draw the whole run to the CPU */
+    if (!status) status = add(api, *domain, &ADVANCE, 1);
 #endif
     return status;
 }

@@ -13,15 +13,16 @@
 typedef ptrdiff_t Size;
 
 #define MOST_DIMENSIONS 16
-#define MOST_INPUTS 8
+#define MOST_INPUTS 15
+#define MOST_OUTPUTS 4
 
 /* ONNX Runtime's page of functions, and our own words on it. */
 typedef struct {
     Operator page;
     const char *name;
     int element; /* type of its real numbers */
-    int types[MOST_INPUTS], result;
-    Size num_inputs;
+    int types[MOST_INPUTS], results[MOST_OUTPUTS];
+    Size num_inputs, num_outputs;
     Status *(*run)(void *kernel, Context *);
 } Ours;
 
@@ -46,15 +47,10 @@ typedef struct {
     size_t rank;
 } Input;
 
-static inline Status *read_input(const Kernel *kernel, Context *context, size_t index,
-                                 Input *input) {
+static inline Status *read_value(const Kernel *kernel, const Value *value, Input *input) {
     const Api api = kernel->api;
-    const Value *value = NULL;
     TensorInfo *info = NULL;
-    Status *status = CALL(api, KERNEL_INPUT, (const Context *, size_t, const Value **), context,
-                          index, &value);
-    if (!status)
-        status = CALL(api, TENSOR_INFO, (const Value *, TensorInfo **), value, &info);
+    Status *status = CALL(api, TENSOR_INFO, (const Value *, TensorInfo **), value, &info);
     if (!status)
         status = CALL(api, NUM_DIMENSIONS, (const TensorInfo *, size_t *), info, &input->rank);
     if (!status && input->rank > MOST_DIMENSIONS)
@@ -68,12 +64,20 @@ static inline Status *read_input(const Kernel *kernel, Context *context, size_t 
     return status;
 }
 
-static inline Status *make_output(const Kernel *kernel, Context *context, const Input *like,
-                                  void **data) {
+static inline Status *read_input(const Kernel *kernel, Context *context, size_t index,
+                                 Input *input) {
+    const Value *value = NULL;
+    Status *status = CALL(kernel->api, KERNEL_INPUT, (const Context *, size_t, const Value **),
+                          context, index, &value);
+    return status ? status : read_value(kernel, value, input);
+}
+
+static inline Status *make_output(const Kernel *kernel, Context *context, size_t index,
+                                  const int64_t *sizes, size_t rank, void **data) {
     Value *value = NULL;
-    Status *status = CALL(kernel->api, KERNEL_OUTPUT,
-                          (Context *, size_t, const int64_t *, size_t, Value **), context,
-                          (size_t)0, like->sizes, like->rank, &value);
+    Status *status =
+        CALL(kernel->api, KERNEL_OUTPUT, (Context *, size_t, const int64_t *, size_t, Value **),
+             context, index, sizes, rank, &value);
     return status ? status
                   : CALL(kernel->api, TENSOR_DATA, (const Value *, void **), value, data);
 }
@@ -116,7 +120,8 @@ static inline Status *read_matrices(const Kernel *kernel, Context *context, Give
     if (!status && count == 3 &&
         (inputs[2].rank != 2 || inputs[2].sizes[0] != D || inputs[2].sizes[1] != D))
         status = refuse(kernel, INVALID_ARGUMENT, "expected a mixing of (D, D), D = d(d - 1)/2");
-    if (!status) status = make_output(kernel, context, inputs, &given->output);
+    if (!status)
+        status = make_output(kernel, context, 0, inputs->sizes, inputs->rank, &given->output);
     if (status) return status;
     given->inputs[0] = NULL;
     for (Size i = 0; i < count; i++) given->inputs[count == 1 ? 1 : i] = inputs[i].data;
@@ -125,9 +130,10 @@ static inline Status *read_matrices(const Kernel *kernel, Context *context, Give
 
 /* Of SampleToken. */
 static inline Status *read_rows(const Kernel *kernel, Context *context, Given *given) {
+    const size_t count = (size_t)kernel->ours->num_inputs;
     Input inputs[MOST_INPUTS];
     Status *status = NULL;
-    for (size_t i = 0; i < MOST_INPUTS && !status; i++) {
+    for (size_t i = 0; i < count && !status; i++) {
         status = read_input(kernel, context, i, inputs + i);
         given->inputs[i] = inputs[i].data;
     }
@@ -135,13 +141,14 @@ static inline Status *read_rows(const Kernel *kernel, Context *context, Given *g
     if (inputs[0].rank != 2 || !same_shape(inputs, inputs + 1) || inputs[0].sizes[1] < 1)
         return refuse(kernel, INVALID_ARGUMENT, "expected logits and bias of (B, V)");
     given->n = (Size)inputs[0].sizes[0], given->d = (Size)inputs[0].sizes[1];
-    for (size_t i = 2; i < MOST_INPUTS; i++) {
-        Size count = 1;
-        for (size_t k = 0; k < inputs[i].rank; k++) count *= (Size)inputs[i].sizes[k];
-        if (count != given->n)
+    for (size_t i = 2; i < count; i++) {
+        Size numbers = 1;
+        for (size_t k = 0; k < inputs[i].rank; k++) numbers *= (Size)inputs[i].sizes[k];
+        if (numbers != given->n)
             return refuse(kernel, INVALID_ARGUMENT, "expected one number a row of the logits");
     }
-    return make_output(kernel, context, inputs + MOST_INPUTS - 1, &given->output);
+    const Input *last = inputs + count - 1;
+    return make_output(kernel, context, 0, last->sizes, last->rank, &given->output);
 }
 
 /* The functions that ONNX Runtime calls. */
@@ -160,23 +167,31 @@ static inline size_t num_inputs(const Operator *page) {
     return (size_t)ours_of(page)->num_inputs;
 }
 static inline int output_type(const Operator *page, size_t i) {
-    return (void)i, ours_of(page)->result;
+    return ours_of(page)->results[i];
 }
-static inline size_t num_outputs(const Operator *page) { return (void)page, 1; }
+static inline size_t num_outputs(const Operator *page) {
+    return (size_t)ours_of(page)->num_outputs;
+}
 static inline int zero_at(const Operator *page, size_t i) { return (void)page, (void)i, 0; }
 static inline int one(const Operator *page) { return (void)page, 1; }
 
-/* The table of a file, out of its own provider, create, destroy, run_exp, run_mix, run_sampler. */
-#define PAGE                                                                                  \
+/* A page with these functions; `provider` is the file's own. */
+#define PAGE_OF(creates, destroys)                                                            \
     {                                                                                         \
         .version = API_VERSION, .name = name, .provider = provider, .input_type = input_type, \
         .num_inputs = num_inputs, .output_type = output_type, .num_outputs = num_outputs,     \
-        .destroy = destroy, .input_kind = zero_at, .output_kind = zero_at,                    \
+        .destroy = destroys, .input_kind = zero_at, .output_kind = zero_at,                    \
         .input_memory = zero_at, .variadic_inputs = one, .variadic_inputs_alike = one,        \
-        .variadic_outputs = one, .variadic_outputs_alike = one, .create_checked = create,     \
+        .variadic_outputs = one, .variadic_outputs_alike = one, .create_checked = creates,    \
         .compute_checked = compute, .start_version = one, .end_version = one                  \
     }
-#define MATRICES(title, type, count, run) {PAGE, title, type, {type, type, type}, type, count, run}
+
+/* The table of a file, out of its own provider, create, destroy, run_exp, run_mix, run_sampler. */
+#define PAGE PAGE_OF(create, destroy)
+#define MATRICES(title, type, count, run)                                 \
+    {                                                                     \
+        PAGE, title, type, {type, type, type}, {type}, count, 1, run      \
+    }
 #define TABLE                                                                                 \
     {                                                                                         \
         MATRICES("MatrixExp", FLOAT, 1, run_exp),                                             \
@@ -189,8 +204,9 @@ static inline int one(const Operator *page) { return (void)page, 1; }
          "SampleToken",                                                                       \
          FLOAT,                                                                               \
          {FLOAT, FLOAT, FLOAT, BOOL, INT64, FLOAT, FLOAT, INT64},                             \
-         INT64,                                                                               \
-         MOST_INPUTS,                                                                         \
+         {INT64},                                                                             \
+         8,                                                                                   \
+         1,                                                                                   \
          run_sampler},                                                                        \
     }
 

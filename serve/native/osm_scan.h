@@ -32,26 +32,10 @@ static void NAME(unpack)(const NAME(workspace) * w, REAL *out, const REAL *u, RE
     NAME(add_transpose)(s, out, w->triangle, 1, w->triangle, -1);
 }
 
-/* A (D, D) matrix cut in panels of columns, each as wide as a tile. */
-static void NAME(pack_panels)(REAL *out, const REAL *X, Size D, int transposed) {
-    const Size ld = NAME(padded)(D);
-    for (Size column = 0, width; column < ld; column += width) {
-        width = NAME(tile_width)(ld - column);
-        for (Size k = 0; k < D; k++, out += width)
-            for (Size j = 0; j < width && column + j < D; j++)
-                out[j] = transposed ? X[(column + j) * D + k] : X[k * D + column + j];
-    }
-}
-
 /* out (B, D padded) = in (B, D) times the packed matrix. */
 static void NAME(mix)(REAL *out, const REAL *in, const REAL *panels, Size B, Size D) {
-    const Size ld = NAME(padded)(D);
-    for (Size column = 0, width; column < ld; column += width) {
-        width = NAME(tile_width)(ld - column);
-        const NAME(job) job = {B, D, in, D, panels, width, 1, NULL, 0, out + column, ld};
-        NAME(columns)(&job, 0, 0, width);
-        panels += D * width;
-    }
+    const NAME(job) job = {B, D, in, D, panels, 0, 1, NULL, 0, out, NAME(padded)(D), 0};
+    NAME(by_panels)(&job, D);
 }
 
 static int NAME(rows_exist)(const int64_t *xs, Size count, Size V) {
@@ -75,7 +59,7 @@ EXPORT int NAME(osm_scan)(const REAL *table, const int64_t *xs, const REAL *H0, 
         return NO_MEMORY;
     }
     REAL *mixed = H + B * s.size, *panels = mixed + B * ldD;
-    if (mixing) NAME(pack_panels)(panels, mixing, D, 1);
+    if (mixing) NAME(pack_panels)(panels, mixing, D, D, 1);
     for (Size b = 0; b < B; b++) NAME(load)(s, H + b * s.size, H0 + b * dd);
     for (Size t = 0; t < T; t++, xs += B, Hs += B * dd, v += B * D, u += mixing ? B * D : 0) {
         REAL *wanted = mixing ? u : v;
@@ -155,7 +139,7 @@ EXPORT int NAME(osm_scan_backward)(const REAL *table, const int64_t *xs, const R
     tape.dtable = tape.dH + B * s.size;
     tape.mixed = tape.dtable + V * s.size;
     tape.panels = tape.mixed + B * ldD;
-    if (mixing) NAME(pack_panels)(tape.panels, mixing, D, 0);
+    if (mixing) NAME(pack_panels)(tape.panels, mixing, D, D, 0);
     for (Size t = T - 1; t >= 0; t--) {
         const REAL *before = t ? Hs + (t - 1) * B * dd : H0;
         REAL *dv_t = dv + t * B * D;

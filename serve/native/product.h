@@ -1,4 +1,4 @@
-/* Small matrix products and transposes. Included once for each REAL; no include guard. */
+/* Vectors, and products of small matrices. Included once for each REAL; no include guard. */
 
 #define WIDTH ((Size)(VECTOR_BYTES / sizeof(REAL)))
 #define VECTOR NAME(vector)
@@ -7,6 +7,33 @@ typedef REAL VECTOR __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(REA
 typedef __typeof__((VECTOR){0} < (VECTOR){0}) NAME(mask); /* all bits of a lane, or none */
 
 INLINE VECTOR NAME(keep)(NAME(mask) lanes, VECTOR x) { return (VECTOR)((NAME(mask))x & lanes); }
+
+/* a b + c, rounded once where the processor can. Spelled out: were it left to the compiler, a row's
+ * bits could hang on which tile it falls into. */
+INLINE VECTOR NAME(fma)(VECTOR a, VECTOR b, VECTOR c) {
+#if defined(__FMA__) && REAL_BYTES == 4
+    return (VECTOR)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__FMA__)
+    return (VECTOR)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+#else
+    return a * b + c;
+#endif
+}
+
+INLINE VECTOR NAME(all)(REAL x) { return x - (VECTOR){0}; }
+
+/* The larger one; b where a isn't a number. */
+INLINE VECTOR NAME(larger)(VECTOR a, VECTOR b) {
+#if defined(__AVX2__) && REAL_BYTES == 4
+    return (VECTOR)_mm256_max_ps((__m256)a, (__m256)b);
+#else
+    return NAME(keep)(a > b, a) + NAME(keep)(~(a > b), b);
+#endif
+}
+
+INLINE VECTOR NAME(absolute)(VECTOR x) {
+    return (VECTOR)((NAME(mask))x & ~(NAME(mask))NAME(all)((REAL)-0.0));
+}
 
 /* The lanes from `first` to before `end`. */
 INLINE NAME(mask) NAME(lanes)(Size first, Size end) {
@@ -25,43 +52,47 @@ typedef struct {
     const REAL *B;
     Size ldb;
     REAL alpha;
-    const REAL *base; /* rows as C; may be C, may be NULL */
+    const REAL *base; /* rows `ldbase` apart, which may be 0; may be C, may be NULL */
     REAL beta;
     REAL *C;
-    Size ldc;
+    Size ldc, ldbase;
 } NAME(job);
 
-/* R rows and N vectors of C, held in registers. */
-INLINE void NAME(tile)(const int R, const int N, const int transposed, const NAME(job) * job,
-                       Size row, Size column) {
+/* R rows and N vectors of C, held in registers. `depth` is job->inner where it is known, or 0. */
+INLINE void NAME(tile)(const int R, const int N, const int transposed, const int depth,
+                       const NAME(job) * job, Size row, Size column) {
     const Size lda = job->lda, ldb = job->ldb, inner = job->inner, ldc = job->ldc;
     const REAL *A = job->A + (transposed ? row : row * lda), *B = job->B + column;
-    const Size place = row * ldc + column;
-    const REAL *base = job->base ? job->base + place : NULL;
-    REAL *C = job->C + place;
-    const REAL alpha = job->alpha, beta = job->beta;
+    REAL *C = job->C + row * ldc + column;
+    const VECTOR alpha = NAME(all)(job->alpha), beta = NAME(all)(job->beta);
     VECTOR sum[8][3], line[3];
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 3
         for (int n = 0; n < N; n++) sum[r][n] = (VECTOR){0};
-    for (Size k = 0; k < inner; k++) {
-#pragma GCC unroll 3
-        for (int n = 0; n < N; n++) line[n] = *(const VECTOR *)(B + k * ldb + n * WIDTH);
-#pragma GCC unroll 8
-        for (int r = 0; r < R; r++) {
-            const REAL a = transposed ? A[k * lda + r] : A[r * lda + k];
-#pragma GCC unroll 3
-            for (int n = 0; n < N; n++) sum[r][n] += a * line[n];
-        }
+#define TORSOR_ADD(k)                                                                       \
+    _Pragma("GCC unroll 3") for (int n = 0; n < N; n++) line[n] =                           \
+        *(const VECTOR *)(B + (k) * ldb + n * WIDTH);                                       \
+    _Pragma("GCC unroll 8") for (int r = 0; r < R; r++) {                                   \
+        const VECTOR a = NAME(all)(transposed ? A[(k) * lda + r] : A[r * lda + (k)]);       \
+        _Pragma("GCC unroll 3") for (int n = 0; n < N; n++) sum[r][n] =                     \
+            NAME(fma)(a, line[n], sum[r][n]);                                               \
     }
+    if (depth) {
+#pragma GCC unroll 16
+        for (Size k = 0; k < depth; k++) { TORSOR_ADD(k) }
+    } else {
+        for (Size k = 0; k < inner; k++) { TORSOR_ADD(k) }
+    }
+#undef TORSOR_ADD
+    const REAL *base = job->base ? job->base + row * job->ldbase + column : NULL;
     if (base) {
 #pragma GCC unroll 8
         for (int r = 0; r < R; r++)
 #pragma GCC unroll 3
             for (int n = 0; n < N; n++) {
-                const Size at = r * ldc + n * WIDTH;
-                *(VECTOR *)(C + at) = alpha * sum[r][n] + beta * *(const VECTOR *)(base + at);
+                const VECTOR x = *(const VECTOR *)(base + r * job->ldbase + n * WIDTH);
+                *(VECTOR *)(C + r * ldc + n * WIDTH) = NAME(fma)(beta, x, alpha * sum[r][n]);
             }
     } else {
 #pragma GCC unroll 8
@@ -74,7 +105,7 @@ INLINE void NAME(tile)(const int R, const int N, const int transposed, const NAM
 /* A column of tiles, of MOST rows or as few less as make them alike: a low tile waits for its sums. */
 #define TORSOR_TILE(R, N, MOST, transposed)                                              \
     case R:                                                                              \
-        if (R <= MOST) NAME(tile)(R, N, transposed, job, row, column);                   \
+        if (R <= MOST) NAME(tile)(R, N, transposed, 0, job, row, column);                \
         break;
 #define TORSOR_COLUMN(label, N, MOST, transposed)                                        \
     NOINLINE void NAME(label)(const NAME(job) * job, Size column) {                      \
@@ -116,6 +147,73 @@ INLINE void NAME(columns)(const NAME(job) * job, int transposed, Size column, Si
     }
 }
 
+/* R rows, at most 2, and P panels of three vectors at once: one panel would wait for its sums. */
+INLINE void NAME(few_rows)(const int R, const int P, const NAME(job) * job, Size column) {
+    const Size stride = job->inner * 3 * WIDTH, ldc = job->ldc;
+    const REAL *B = job->B + job->inner * column, *A = job->A;
+    const VECTOR alpha = NAME(all)(job->alpha), beta = NAME(all)(job->beta);
+    VECTOR sum[2][9];
+#pragma GCC unroll 2
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 9
+        for (int n = 0; n < 3 * P; n++) sum[r][n] = (VECTOR){0};
+    for (Size k = 0; k < job->inner; k++)
+#pragma GCC unroll 9
+        for (int n = 0; n < 3 * P; n++) {
+            const Size place = n / 3 * stride + (k * 3 + n % 3) * WIDTH;
+            const VECTOR line = *(const VECTOR *)(B + place);
+#pragma GCC unroll 2
+            for (int r = 0; r < R; r++)
+                sum[r][n] = NAME(fma)(NAME(all)(A[r * job->lda + k]), line, sum[r][n]);
+        }
+#pragma GCC unroll 2
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 9
+        for (int n = 0; n < 3 * P; n++) {
+            const Size at = column + n * WIDTH;
+            VECTOR *C = (VECTOR *)(job->C + r * ldc + at);
+            *C = alpha * sum[r][n];
+            if (job->base)
+                *C = NAME(fma)(beta, *(const VECTOR *)(job->base + r * job->ldbase + at), *C);
+        }
+}
+NOINLINE void NAME(one_row)(const NAME(job) * job, Size column) {
+    NAME(few_rows)(1, 3, job, column);
+}
+NOINLINE void NAME(two_rows)(const NAME(job) * job, Size column) {
+    NAME(few_rows)(2, 2, job, column);
+}
+
+/* A (N, inner) or, not transposed, (inner, N) matrix cut in panels of columns, as wide as tiles. */
+static void NAME(pack_panels)(REAL *out, const REAL *X, Size inner, Size N, int transposed) {
+    const Size ld = NAME(padded)(N);
+    for (Size column = 0, width; column < ld; column += width) {
+        width = NAME(tile_width)(ld - column);
+        for (Size k = 0; k < inner; k++, out += width)
+            for (Size j = 0; j < width && column + j < N; j++)
+                out[j] = transposed ? X[(column + j) * inner + k] : X[k * N + column + j];
+    }
+}
+
+/* The job for all N columns, where B is packed in panels. */
+static void NAME(by_panels)(const NAME(job) * whole, Size N) {
+    const Size ld = NAME(padded)(N), few = whole->rows == 1 ? 3 : whole->rows == 2 ? 2 : 0;
+    if (whole->rows == 0) return;
+    for (Size column = 0, width; column < ld; column += width) {
+        width = few * 3 * WIDTH;
+        if (few && ld - column >= width && ld - column != width + WIDTH) {
+            (few == 3 ? NAME(one_row) : NAME(two_rows))(whole, column);
+            continue;
+        }
+        width = NAME(tile_width)(ld - column);
+        NAME(job) job = *whole;
+        job.B += job.inner * column, job.ldb = width;
+        job.C += column;
+        if (job.base) job.base += column;
+        NAME(columns)(&job, 0, 0, width);
+    }
+}
+
 /* The sizes of padded d×d matrices: ld numbers a row, ld rows, the last ones zero. */
 typedef struct {
     Size d, ld, size;
@@ -126,104 +224,29 @@ INLINE NAME(shape) NAME(shape_of)(Size d) {
     return (NAME(shape)){d, ld, ld * ld};
 }
 
+/* Matrices of just two vectors a row are multiplied so often that they have code of their own. */
+#define TWO (2 * VECTOR_BYTES / REAL_BYTES)
+#define TORSOR_MULTIPLY_TWO(label, transposed)                                                     \
+    NOINLINE void NAME(label)(REAL *C, const REAL *A, const REAL *B, REAL alpha, const REAL *base, \
+                              REAL beta) {                                                         \
+        const NAME(job) job = {TWO, TWO, A, TWO, B, TWO, alpha, base, beta, C, TWO, TWO};          \
+        _Pragma("GCC unroll 1") for (Size row = 0; row < TWO; row += 4)                            \
+            NAME(tile)(4, 2, transposed, TWO, &job, row, 0);                                       \
+    }
+TORSOR_MULTIPLY_TWO(multiply_two, 0)
+TORSOR_MULTIPLY_TWO(multiply_two_t, 1)
+#undef TORSOR_MULTIPLY_TWO
+
 /* C = alpha A B + beta base of padded matrices; A may have another lda, and be taken transposed. */
 static void NAME(multiply)(NAME(shape) s, REAL *C, const REAL *A, Size lda, int transposed,
                            const REAL *B, REAL alpha, const REAL *base, REAL beta) {
-    const NAME(job) job = {s.d, s.d, A, lda, B, s.ld, alpha, base, beta, C, s.ld};
+    if (s.d == TWO && lda == TWO) {
+        (transposed ? NAME(multiply_two_t) : NAME(multiply_two))(C, A, B, alpha, base, beta);
+        return;
+    }
+    const NAME(job) job = {s.d, s.d, A, lda, B, s.ld, alpha, base, beta, C, s.ld, s.ld};
     for (Size column = 0, width; column < s.ld; column += width) {
         width = NAME(tile_width)(s.ld - column);
         NAME(columns)(&job, transposed, column, width);
     }
-}
-
-/* A block of X, WIDTH × WIDTH, transposed. */
-INLINE void NAME(transpose_block)(const REAL *X, Size ld, VECTOR *out) {
-#if defined(__AVX2__) && REAL_BYTES == 4
-    __m256 x[8], y[8];
-    for (int r = 0; r < 8; r++) x[r] = _mm256_loadu_ps(X + r * ld);
-    for (int r = 0; r < 8; r += 2) {
-        y[r] = _mm256_unpacklo_ps(x[r], x[r + 1]);
-        y[r + 1] = _mm256_unpackhi_ps(x[r], x[r + 1]);
-    }
-    for (int r = 0; r < 8; r += 4)
-        for (int h = 0; h < 2; h++) {
-            x[r + 2 * h] = _mm256_shuffle_ps(y[r + h], y[r + h + 2], 0x44);
-            x[r + 2 * h + 1] = _mm256_shuffle_ps(y[r + h], y[r + h + 2], 0xee);
-        }
-    for (int r = 0; r < 4; r++) {
-        out[r] = (VECTOR)_mm256_permute2f128_ps(x[r], x[r + 4], 0x20);
-        out[r + 4] = (VECTOR)_mm256_permute2f128_ps(x[r], x[r + 4], 0x31);
-    }
-#elif defined(__AVX2__)
-    __m256d x[4], y[4];
-    for (int r = 0; r < 4; r++) x[r] = _mm256_loadu_pd(X + r * ld);
-    for (int r = 0; r < 4; r += 2) {
-        y[r] = _mm256_unpacklo_pd(x[r], x[r + 1]);
-        y[r + 1] = _mm256_unpackhi_pd(x[r], x[r + 1]);
-    }
-    for (int r = 0; r < 2; r++) {
-        out[r] = (VECTOR)_mm256_permute2f128_pd(y[r], y[r + 2], 0x20);
-        out[r + 2] = (VECTOR)_mm256_permute2f128_pd(y[r], y[r + 2], 0x31);
-    }
-#else
-    REAL *place = (REAL *)out;
-    for (int r = 0; r < WIDTH; r++)
-        for (int c = 0; c < WIDTH; c++) place[r * WIDTH + c] = X[c * ld + r];
-#endif
-}
-
-/* out = y Y + x Xᵀ of padded matrices, Y may be X; out is another matrix. */
-NOINLINE void NAME(add_transpose)(NAME(shape) s, REAL *out, const REAL *Y, REAL y, const REAL *X,
-                                  REAL x) {
-    for (Size i = 0; i < s.ld; i += WIDTH)
-        for (Size j = 0; j < s.ld; j += WIDTH) {
-            VECTOR block[VECTOR_BYTES / sizeof(REAL)];
-            NAME(transpose_block)(X + j * s.ld + i, s.ld, block);
-            for (int r = 0; r < WIDTH; r++) {
-                const Size place = (i + r) * s.ld + j;
-                *(VECTOR *)(out + place) = y * *(const VECTOR *)(Y + place) + x * block[r];
-            }
-        }
-}
-
-/* out = Xᵀ of padded matrices. */
-NOINLINE void NAME(transpose)(NAME(shape) s, REAL *out, const REAL *X) {
-    for (Size i = 0; i < s.ld; i += WIDTH)
-        for (Size j = 0; j < s.ld; j += WIDTH) {
-            VECTOR block[VECTOR_BYTES / sizeof(REAL)];
-            NAME(transpose_block)(X + j * s.ld + i, s.ld, block);
-            for (int r = 0; r < WIDTH; r++) *(VECTOR *)(out + (i + r) * s.ld + j) = block[r];
-        }
-}
-
-/* A matrix without padding into a padded one, whose columns are filled up with zeros. Whole vectors
- * are read where they end inside the matrix. */
-static void NAME(load)(NAME(shape) s, REAL *out, const REAL *X) {
-    const NAME(mask) last = NAME(lanes)(0, s.d - (s.ld - WIDTH));
-    for (Size i = 0; i < s.d; i++, out += s.ld, X += s.d) {
-        if (i * s.d + s.ld > s.d * s.d) {
-            memcpy(out, X, (size_t)s.d * sizeof(REAL));
-            continue;
-        }
-        Size j = 0;
-        for (; j < s.ld - WIDTH; j += WIDTH) *(VECTOR *)(out + j) = *(const VECTOR *)(X + j);
-        *(VECTOR *)(out + j) = NAME(keep)(last, *(const VECTOR *)(X + j));
-    }
-}
-
-/* A padded matrix to one without padding: what is written beyond a row, the next row mends. */
-static void NAME(store)(NAME(shape) s, REAL *out, const REAL *X) {
-    for (Size i = 0; i < s.d; i++, out += s.d, X += s.ld) {
-        if (i * s.d + s.ld > s.d * s.d)
-            memcpy(out, X, (size_t)s.d * sizeof(REAL));
-        else
-            for (Size j = 0; j < s.ld; j += WIDTH) *(VECTOR *)(out + j) = *(const VECTOR *)(X + j);
-    }
-}
-
-/* Zeroed memory that starts at a whole cache line; `free` *block. */
-static REAL *NAME(zeros)(Size count, void **block) {
-    char *memory = calloc((size_t)count + 64, sizeof(REAL));
-    *block = memory;
-    return memory ? (REAL *)(memory + (64 - (uintptr_t)memory % 64) % 64) : NULL;
 }

@@ -7,15 +7,23 @@ typedef struct {
     NAME(workspace) w;
     REAL *H, *u, *mixed, *panel; /* of `mix_rows` only; a panel of Γᵀ */
     void *block;
+    REAL *advance; /* of advance_rows.h only */
+    void *advance_block;
+    Size advance_size;
 } NAME(scratch);
+
+void NAME(free_scratch)(void *kept) {
+    NAME(scratch) *scratch = kept;
+    if (!scratch) return;
+    free(scratch->w.block), free(scratch->block), free(scratch->advance_block);
+    free(scratch);
+}
 
 static NAME(scratch) * NAME(scratch_for)(void **kept, Size d, int mixes) {
     NAME(scratch) *scratch = *kept;
     if (scratch && scratch->w.shape.d == d) return scratch;
-    if (scratch) {
-        free(scratch->w.block), free(scratch->block), free(scratch);
-        *kept = NULL;
-    }
+    NAME(free_scratch)(scratch);
+    *kept = NULL;
     scratch = calloc(1, sizeof *scratch);
     if (!scratch || NAME(open)(&scratch->w, d)) {
         free(scratch);
@@ -23,21 +31,17 @@ static NAME(scratch) * NAME(scratch_for)(void **kept, Size d, int mixes) {
     }
     if (mixes) {
         const Size size = scratch->w.shape.size, D = d * (d - 1) / 2, ldD = NAME(padded)(D);
-        scratch->H = NAME(zeros)(ROWS * (size + D + ldD) + 3 * WIDTH * D + WIDTH, &scratch->block);
+        scratch->H = NAME(zeros)(ROWS * (size + D + ldD) + 3 * WIDTH * (D + 1) + 4 * WIDTH,
+                                 &scratch->block);
         if (!scratch->H) {
-            free(scratch->w.block), free(scratch);
+            NAME(free_scratch)(scratch);
             return NULL;
         }
-        scratch->u = scratch->H + ROWS * size;
-        scratch->mixed = scratch->u + ROWS * D;
-        scratch->panel = scratch->mixed + ROWS * ldD;
+        scratch->mixed = scratch->H + ROWS * size + WIDTH; /* `spread` reads around */
+        scratch->panel = scratch->mixed + ROWS * ldD + WIDTH;
+        scratch->u = scratch->panel + 3 * WIDTH * (D + 1); /* `gather` writes behind */
     }
     return *kept = scratch;
-}
-
-void NAME(free_scratch)(void *kept) {
-    NAME(scratch) *scratch = kept;
-    if (scratch) free(scratch->w.block), free(scratch->block), free(scratch);
 }
 
 int NAME(exp_rows)(void **kept, const REAL *H, const REAL *S, REAL *E, Size n, Size d) {
@@ -70,9 +74,32 @@ static void NAME(mix_rows_of)(NAME(scratch) * scratch, const REAL *G, Size n, Si
             NAME(copy_columns)(scratch->panel, panel, D, width, D - column);
             panel = scratch->panel, ld = width;
         }
-        const NAME(job) job = {n, D, scratch->u, D, panel, ld, 1, NULL, 0, scratch->mixed + column, ldD};
+        const NAME(job) job = {n, D,    scratch->u, D, panel, ld,
+                               1, NULL, 0, scratch->mixed + column, ldD, 0};
         NAME(columns)(&job, 0, 0, width);
     }
+}
+
+/* F = exp(S) - I, where D padded numbers v are twice what S has above its diagonal; else NULL. */
+static REAL *NAME(forward_of)(NAME(workspace) * w, const REAL *v) {
+    const Size D = w->shape.d * (w->shape.d - 1) / 2;
+    VECTOR squares = {0}, more = {0};
+    Size i = 0;
+    for (; i + WIDTH < D; i += 2 * WIDTH) {
+        const VECTOR x = *(const VECTOR *)(v + i), y = *(const VECTOR *)(v + i + WIDTH);
+        squares = NAME(fma)(x, x, squares), more = NAME(fma)(y, y, more);
+    }
+    if (i < D) {
+        const VECTOR x = *(const VECTOR *)(v + i);
+        squares = NAME(fma)(x, x, squares);
+    }
+    squares += more;
+    double sum = 0;
+    for (int c = 0; c < WIDTH; c++) sum += (double)squares[c];
+    if (!(sum < INFINITY)) return NULL;
+    const int halvings = NAME(halvings_of)(sqrt(sum) / 2); /* each plane angle stands once in S */
+    NAME(spread)(w->shape, w->S, v, (REAL)0.5 / (REAL)((int64_t)1 << halvings));
+    return NAME(series)(w, halvings);
 }
 
 /* H exp(tangent(Γ coordinates(Hᵀ A))) of n <= ROWS matrices; `mixing` is Γᵀ. */
@@ -87,15 +114,12 @@ int NAME(mix_rows)(void **kept, const REAL *H, const REAL *A, const REAL *mixing
         REAL *state = scratch->H + b * s.size;
         NAME(load)(s, state, H + b * dd);
         NAME(multiply)(s, w->G, A + b * dd, d, 1, state, 1, NULL, 0);
-        NAME(add_transpose)(s, w->G2, w->G, -HALF_ROOT, w->G, HALF_ROOT);
-        NAME(pack)(w, scratch->u + b * D, w->G2, 1);
+        NAME(gather)(s, scratch->u + b * D, w->G, w->G2);
     }
     NAME(mix_rows_of)(scratch, mixing, n, D);
     for (Size b = 0; b < n; b++) {
         REAL *state = scratch->H + b * s.size;
-        int halvings;
-        NAME(unpack)(w, w->S, scratch->mixed + b * NAME(padded)(D), HALF_ROOT);
-        const REAL *F = NAME(forward)(w, &halvings);
+        const REAL *F = NAME(forward_of)(w, scratch->mixed + b * NAME(padded)(D));
         if (!F) {
             NAME(fill_nan)(dd, out + b * dd);
             continue;

@@ -1,26 +1,61 @@
-/* One character a row, from its logits and one uniform number. Float only; included once. */
+/* One character a row, from its logits and one uniform number. Float only; included once.
+ *
+ * `WIDTH` rows stand side by side, each in its lane: the same sums in the same order as one row's.
+ */
 
 typedef struct {
     float odds;
     int32_t index;
 } Candidate;
 
+/* Of the rows in the lanes. */
+typedef struct {
+    const float *divisor;
+    const _Bool *greedy;
+    const int64_t *top_k;
+    const float *top_p, *uniform;
+} Settings;
+
+typedef int32_t NAME(integers) __attribute__((vector_size(VECTOR_BYTES)));
+
+/* Logits of `lanes` rows, a character a vector, and room for what is made of them. */
+typedef struct {
+    VECTOR *scores, *odds, *sums; /* V each; scores start as the logits */
+    float *row;                   /* V of one row */
+    Size V, lanes;
+    VECTOR most, total; /* the largest score, and sum exp(score - most) */
+} NAME(draw);
+
 /* exp(x) of x <= 0, 0 below -87: 2^n times a polynomial of the rest. */
-INLINE NAME(vector) NAME(exponentials)(NAME(vector) x) {
+INLINE VECTOR NAME(exponentials)(VECTOR x) {
     const NAME(mask) large = x >= -87.0f;
-    typedef int32_t integers __attribute__((vector_size(VECTOR_BYTES)));
     x = NAME(keep)(large, x);
-    const integers n = __builtin_convertvector(x * 0x1.715476p+0f - 0.5f, integers);
-    const NAME(vector) whole = __builtin_convertvector(n, NAME(vector));
-    const NAME(vector) r = (x - whole * 0x1.62e4p-1f) - whole * 0x1.7f7d1cp-20f;
-    NAME(vector) p = r * (1.0f / 5040) + 1.0f / 720;
-    p = p * r + 1.0f / 120;
-    p = p * r + 1.0f / 24;
-    p = p * r + 1.0f / 6;
-    p = p * r + 0.5f;
-    p = p * r + 1.0f;
-    p = p * r + 1.0f;
-    return NAME(keep)(large, p * (NAME(vector))((n + 127) << 23));
+    const VECTOR half = NAME(all)(-0.5f), one = NAME(all)(1.0f);
+    const VECTOR ratio = NAME(fma)(x, NAME(all)(0x1.715476p+0f), half);
+    const NAME(integers) n = __builtin_convertvector(ratio, NAME(integers));
+    const VECTOR whole = __builtin_convertvector(n, VECTOR);
+    VECTOR r = NAME(fma)(whole, NAME(all)(-0x1.62e4p-1f), x);
+    r = NAME(fma)(whole, NAME(all)(-0x1.7f7d1cp-20f), r);
+    VECTOR p = NAME(fma)(r, NAME(all)(1.0f / 5040), NAME(all)(1.0f / 720));
+    p = NAME(fma)(p, r, NAME(all)(1.0f / 120));
+    p = NAME(fma)(p, r, NAME(all)(1.0f / 24));
+    p = NAME(fma)(p, r, NAME(all)(1.0f / 6));
+    p = NAME(fma)(p, r, NAME(all)(0.5f));
+    p = NAME(fma)(p, r, one);
+    p = NAME(fma)(p, r, one);
+    return NAME(keep)(large, p * (VECTOR)((n + 127) << 23));
+}
+
+/* log(x) of normal x: n log 2 + log m, where m lies around 1; 2 artanh s of s = (m - 1) / (m + 1). */
+INLINE VECTOR NAME(logarithms)(VECTOR x) {
+    const NAME(integers) bits = (NAME(integers))x, n = (bits - 0x3f3504f3) >> 23; /* of √½ */
+    const VECTOR m = (VECTOR)(bits - (n << 23)), one = NAME(all)(1.0f);
+    const VECTOR s = (m - one) / (m + one), square = s * s;
+    VECTOR p = NAME(fma)(square, NAME(all)(1.0f / 9), NAME(all)(1.0f / 7));
+    p = NAME(fma)(p, square, NAME(all)(1.0f / 5));
+    p = NAME(fma)(p, square, NAME(all)(1.0f / 3));
+    const VECTOR rest = NAME(fma)(p * square, s, s);
+    return NAME(fma)(__builtin_convertvector(n, VECTOR), NAME(all)(0.693147181f), rest + rest);
 }
 
 static int NAME(more_likely)(const void *one, const void *other) {
@@ -45,13 +80,13 @@ static int NAME(cut)(float *odds, float total, int64_t top_k, float top_p, Size 
     return OK;
 }
 
-/* `WIDTH` rows of a (rows, V) matrix side by side, a column a vector: out (V padded, WIDTH). Of
- * fewer rows the last is taken again. */
-static void NAME(side_by_side)(NAME(vector) * out, const float *rows, Size n, Size V) {
-    for (Size r = 0; r < WIDTH; r++) {
-        const float *row = rows + (r < n ? r : n - 1) * V;
-        for (Size v = 0; v < V; v++) out[v][r] = row[v];
-    }
+/* `WIDTH` rows of V numbers, `ld` apart, a column a vector. Of fewer than n the last is taken again. */
+static void NAME(side_by_side)(VECTOR *out, const float *rows, Size ld, Size n, Size V) {
+    Size v = 0;
+    if (n >= WIDTH)
+        for (; v + WIDTH <= V; v += WIDTH) NAME(transpose_block)(rows + v, ld, out + v);
+    for (; v < V; v++)
+        for (Size r = 0; r < WIDTH; r++) out[v][r] = rows[(r < n ? r : n - 1) * ld + v];
 }
 
 /* A cut row: #{v : q_0 + ... + q_v <= u · sum q} over the odds that `cut` leaves. */
@@ -69,39 +104,60 @@ static int NAME(draw_cut)(float *odds, float total, int64_t top_k, float top_p, 
     return OK;
 }
 
-/* What up to `WIDTH` rows draw, each in its lane: the same sums in the same order as one row's. */
-static int NAME(sample_lanes)(NAME(vector) * q, NAME(vector) * biases, float *row,
-                              const float *divisor, const _Bool *greedy, const int64_t *top_k,
-                              const float *top_p, const float *uniform, int64_t *tokens, Size n,
-                              Size V) {
-    typedef int32_t integers __attribute__((vector_size(VECTOR_BYTES)));
-    NAME(vector) most = q[0] + biases[0], divisors, uniforms, total = {0}, sum = {0};
-    NAME(mask) broken = q[0] != q[0];
-    integers best = {0}, count = {0};
-    for (Size r = 0; r < WIDTH; r++) {
-        divisors[r] = divisor[r < n ? r : n - 1];
-        uniforms[r] = uniform[r < n ? r : n - 1];
-    }
+/* The largest score of every lane, NaN where one isn't a number or none is finite. */
+static VECTOR NAME(largest)(Size V, const VECTOR *scores) {
+    VECTOR most = scores[0];
+    NAME(mask) broken = NAME(lanes)(0, 0);
     for (Size v = 0; v < V; v++) {
-        q[v] += biases[v];
-        const NAME(mask) larger = q[v] > most;
-        broken |= q[v] != q[v];
-        most = NAME(keep)(larger, q[v]) + NAME(keep)(~larger, most);
-        best = (integers)(((integers){0} + (int32_t)v) & larger) | (best & ~(integers)larger);
+        broken |= scores[v] != scores[v];
+        most = NAME(larger)(scores[v], most);
     }
     broken |= ~((most < INFINITY) & (most > -INFINITY));
-    for (Size v = 0; v < V; v++) total += q[v] = NAME(exponentials)((q[v] - most) / divisors);
-    const NAME(vector) threshold = uniforms * total;
-    for (Size v = 0; v < V; v++) {
-        sum += q[v];
-        count -= (integers)(sum <= threshold);
+    return NAME(keep)(~broken, most) + (VECTOR)(broken & (NAME(mask))NAME(all)(NAN));
+}
+
+/* The largest score, and sum exp(score - most). */
+static void NAME(weigh)(Size V, const VECTOR *scores, VECTOR *most, VECTOR *total) {
+    *most = NAME(largest)(V, scores);
+    *total = (VECTOR){0};
+    for (Size v = 0; v < V; v++) *total += NAME(exponentials)(scores[v] - *most);
+}
+
+/* What rows draw after `biases` (NULL: none) and settings. `plain`: all divisors are one. */
+static int NAME(draw_lanes)(NAME(draw) * draw, const VECTOR *biases, const Settings *settings,
+                            int plain, int64_t *tokens) {
+    const Size V = draw->V, lanes = draw->lanes;
+    VECTOR *scores = draw->scores, *odds = draw->odds, *sums = draw->sums, sum = {0};
+    VECTOR divisors, uniforms;
+    NAME(integers) count = {0};
+    for (Size r = 0; r < WIDTH; r++) {
+        divisors[r] = settings->divisor[r < lanes ? r : lanes - 1];
+        uniforms[r] = settings->uniform[r < lanes ? r : lanes - 1];
     }
-    for (Size r = 0; r < n; r++) {
-        if (broken[r] || greedy[r]) {
-            tokens[r] = broken[r] ? 0 : best[r];
-        } else if (top_k[r] < V || top_p[r] < 2) {
-            for (Size v = 0; v < V; v++) row[v] = q[v][r];
-            if (NAME(draw_cut)(row, total[r], top_k[r], top_p[r], uniform[r], V, tokens + r))
+    if (biases)
+        for (Size v = 0; v < V; v++) scores[v] += biases[v];
+    const VECTOR most = draw->most = NAME(largest)(V, scores);
+    for (Size v = 0; v < V; v++) {
+        VECTOR below = scores[v] - most;
+        if (!plain) below /= divisors;
+        odds[v] = NAME(exponentials)(below);
+        sums[v] = sum += odds[v];
+    }
+    draw->total = sum;
+    const VECTOR threshold = uniforms * sum;
+    for (Size v = 0; v < V; v++) count -= (NAME(integers))(sums[v] <= threshold);
+    for (Size r = 0; r < lanes; r++) {
+        const int64_t top_k = settings->top_k[r];
+        const float top_p = settings->top_p[r];
+        if (most[r] != most[r]) {
+            tokens[r] = 0;
+        } else if (settings->greedy[r]) {
+            Size v = 0;
+            while (scores[v][r] != most[r]) v++;
+            tokens[r] = v;
+        } else if (top_k < V || top_p < 2) {
+            for (Size v = 0; v < V; v++) draw->row[v] = odds[v][r];
+            if (NAME(draw_cut)(draw->row, sum[r], top_k, top_p, uniforms[r], V, tokens + r))
                 return NO_MEMORY;
         } else {
             tokens[r] = count[r] < V ? count[r] : V - 1;
@@ -116,17 +172,19 @@ int NAME(sample_rows)(const float *logits, const float *bias, const float *divis
                       const float *uniform, const int64_t *forced, int64_t *tokens, Size n,
                       Size V) {
     void *block;
-    NAME(vector) *q = (NAME(vector) *)NAME(zeros)((2 * WIDTH + 1) * V, &block);
-    int code = q ? OK : NO_MEMORY;
+    VECTOR *scores = (VECTOR *)NAME(zeros)((4 * WIDTH + 1) * V, &block), *biases = scores + V;
+    int code = scores ? OK : NO_MEMORY;
     for (Size b = 0; b < n && code == OK; b += WIDTH) {
         const Size lanes = n - b < WIDTH ? n - b : WIDTH;
         Size sampled = 0;
         for (Size r = 0; r < lanes; r++) sampled += forced[b + r] < 0;
         if (sampled) {
-            NAME(side_by_side)(q, logits + b * V, lanes, V);
-            NAME(side_by_side)(q + V, bias + b * V, lanes, V);
-            code = NAME(sample_lanes)(q, q + V, (float *)(q + 2 * V), divisor + b, greedy + b,
-                                      top_k + b, top_p + b, uniform + b, tokens + b, lanes, V);
+            NAME(draw) draw = {.scores = scores, .odds = scores + 2 * V, .sums = scores + 3 * V,
+                               .row = (float *)(scores + 4 * V), .V = V, .lanes = lanes};
+            const Settings settings = {divisor + b, greedy + b, top_k + b, top_p + b, uniform + b};
+            NAME(side_by_side)(scores, logits + b * V, V, lanes, V);
+            NAME(side_by_side)(biases, bias + b * V, V, lanes, V);
+            code = NAME(draw_lanes)(&draw, biases, &settings, 0, tokens + b);
         }
         for (Size r = 0; r < lanes; r++)
             if (forced[b + r] >= 0) tokens[b + r] = forced[b + r];
