@@ -1,6 +1,10 @@
 """The engine: one loop that owns the runtime and the slots.
 
-    tick: admit waiting streams into slots -> for each group: gather rows, advance, scatter, deliver
+    tick: admit waiting streams into slots -> advance each group -> release the slots of the ended
+
+How a group advances (gather rows, run, scatter, deliver) stands in serve/table.py. The way of a
+request is service -> http_entrance or grpc_entrance -> openai_api or grpc_server -> writing, which
+submits streams here; serve/inbox.py brings the news of them back to writing's coroutine.
 
 Streams of one tick may differ in length, phase and sampling. Streams of different weights are
 different groups, one run a group. A long prompt is taken in pieces of a tick like everything else,
@@ -263,3 +267,4 @@ class Engine:
             self._tables[stream.bundle].leave(stream)
             self.health.note(stream)
         metrics.count_finished(ended)
+        metrics.observe_cache(self.cache.num_bytes)

@@ -40,6 +40,14 @@ _between = Histogram(
 )
 
 
+_cache_asked = Counter("torsor_state_cache_queries_total", "Prompts looked up in the cache")
+_cache_hits = Counter("torsor_state_cache_hits_total", "Prompts whose beginning was known")
+_cache_reused = Counter("torsor_state_cache_characters_total", "Characters that were not run again")
+_cache_bytes = Gauge(
+    "torsor_state_cache_bytes", "Of the states that are kept", multiprocess_mode="mostrecent"
+)
+
+
 def observe_tick(seconds: float, num_running: int, num_waiting: int) -> None:
     """One pass of the engine has ended."""
     _tick.observe(seconds)
@@ -70,6 +78,11 @@ def observe_sessions(num_kept: int, num_made: int) -> None:
     _sessions_made.inc(num_made)
 
 
+def observe_cache(num_bytes: int) -> None:
+    """The cache of states holds so much."""
+    _cache_bytes.set(num_bytes)
+
+
 def observe_queue(seconds: float) -> None:
     """A stream got its slot."""
     _queue.observe(seconds)
@@ -83,6 +96,11 @@ def count_finished(streams: Iterable[Stream]) -> None:
         _finished.labels(model, stream.finish_reason or "error").inc()
         _prompt.labels(model).inc(min(stream.position - stream.start, len(stream.forced)))
         _written.labels(model).inc(written)
+        if stream.caches:
+            _cache_asked.inc()
+        if stream.num_reused:
+            _cache_hits.inc()
+            _cache_reused.inc(stream.num_reused)
         if stream.error is not None:
             _errors.labels(stream.error.code).inc()
         if stream.first_at:

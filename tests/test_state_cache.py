@@ -1,7 +1,9 @@
 """The cache of states: equal bits with and without it, a bound that holds, only whole states."""
 
+import re
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 
@@ -159,6 +161,12 @@ def test_usage_says_what_was_reused_over_http_and_grpc(server: Any) -> None:
             assert found.text == first.text
             assert found.usage.prompt_tokens == len(text)
             assert found.usage.cached_tokens == len(text) // 16 * 16
+        counts = httpx.get(server.url + "/metrics").text
+        for name in ("queries_total", "hits_total", "characters_total", "bytes"):
+            found = re.search(
+                rf"^torsor_state_cache_{name}(?:{{.*}})? (\S+)$", counts, re.MULTILINE
+            )
+            assert count is not None and float(count[1]) > 0, name
         ablated = {"edits": [{"target": "mixing", "op": "identity"}]}
         other = http.complete(text, max_tokens=20, seed=1, model=NAMES[0], ablation=ablated)
         assert other.usage.cached_tokens == 0
