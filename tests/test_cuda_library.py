@@ -64,6 +64,14 @@ def test_onnx_runtime_takes_it(library: Path, monkeypatch: pytest.MonkeyPatch) -
             np.testing.assert_array_equal(evaluate("native", operator, feeds), expected)
 
 
+@needs_kernels
+def test_it_leaves_a_whole_advance_to_the_gpu(library: Path) -> None:
+    """A kernel on the CPU would draw the run there; the operator's body stays on the device."""
+    native = load()
+    assert native is not None and b"OsmAdvance" in native.path.read_bytes()
+    assert b"OsmAdvance" not in library.read_bytes()
+
+
 @pytest.mark.parametrize("path", [Path("torsor_cuda.so"), None])
 def test_a_session_says_which_kernels_it_has(
     monkeypatch: pytest.MonkeyPatch, path: Path | None

@@ -163,7 +163,7 @@ def test_usage_says_what_was_reused_over_http_and_grpc(server: Any) -> None:
             assert found.usage.cached_tokens == len(text) // 16 * 16
         counts = httpx.get(server.url + "/metrics").text
         for name in ("queries_total", "hits_total", "characters_total", "bytes"):
-            found = re.search(
+            count = re.search(
                 rf"^torsor_state_cache_{name}(?:{{.*}})? (\S+)$", counts, re.MULTILINE
             )
             assert count is not None and float(count[1]) > 0, name

@@ -31,13 +31,6 @@ typedef struct {
     void (*free_scratch)(void *);
 } Kernels;
 
-/* And for one instruction set alone. */
-typedef struct {
-    Size (*packed_size)(Size, Size);
-    void (*pack_weights)(float *, const Advance *);
-    int (*advance_rows)(void **, const Advance *, Size, Size);
-} AdvanceKernels;
-
 typedef int SampleRows(const float *, const float *, const float *, const _Bool *, const int64_t *,
                        const float *, const float *, const int64_t *, int64_t *, Size, Size);
 
@@ -50,22 +43,12 @@ typedef int SampleRows(const float *, const float *, const float *, const _Bool 
                                            torsor_mix_rows_##real##_##level,                       \
                                            torsor_free_scratch_##real##_##level};
 
-#define DECLARE_ADVANCE(level)                                                             \
-    Size torsor_packed_size_f32_##level(Size, Size);                                       \
-    void torsor_pack_weights_f32_##level(float *, const Advance *);                        \
-    int torsor_advance_rows_f32_##level(void **, const Advance *, Size, Size);             \
-    static const AdvanceKernels advance_##level = {torsor_packed_size_f32_##level,         \
-                                                   torsor_pack_weights_f32_##level,        \
-                                                   torsor_advance_rows_f32_##level};
-
 DECLARE(f32, plain)
 DECLARE(f64, plain)
-DECLARE_ADVANCE(plain)
 SampleRows torsor_sample_rows_f32_plain;
 #ifdef TORSOR_AVX2
 DECLARE(f32, avx2)
 DECLARE(f64, avx2)
-DECLARE_ADVANCE(avx2)
 SampleRows torsor_sample_rows_f32_avx2;
 #endif
 
@@ -82,13 +65,6 @@ static const Kernels *kernels_of(int type) {
     if (uses_avx2()) return type == DOUBLE ? &f64_avx2 : &f32_avx2;
 #endif
     return type == DOUBLE ? &f64_plain : &f32_plain;
-}
-
-static const AdvanceKernels *advance_kernels(void) {
-#ifdef TORSOR_AVX2
-    if (uses_avx2()) return &advance_avx2;
-#endif
-    return &advance_plain;
 }
 
 static SampleRows *sampler(void) {

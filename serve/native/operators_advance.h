@@ -11,6 +11,33 @@
  * once, others in every run.
  */
 
+/* What kernels.c has for one instruction set. */
+typedef struct {
+    Size (*packed_size)(Size, Size);
+    void (*pack_weights)(float *, const Advance *);
+    int (*advance_rows)(void **, const Advance *, Size, Size);
+} AdvanceKernels;
+
+#define DECLARE_ADVANCE(level)                                                             \
+    Size torsor_packed_size_f32_##level(Size, Size);                                       \
+    void torsor_pack_weights_f32_##level(float *, const Advance *);                        \
+    int torsor_advance_rows_f32_##level(void **, const Advance *, Size, Size);             \
+    static const AdvanceKernels advance_##level = {torsor_packed_size_f32_##level,         \
+                                                   torsor_pack_weights_f32_##level,        \
+                                                   torsor_advance_rows_f32_##level};
+
+DECLARE_ADVANCE(plain)
+#ifdef TORSOR_AVX2
+DECLARE_ADVANCE(avx2)
+#endif
+
+static const AdvanceKernels *advance_kernels(void) {
+#ifdef TORSOR_AVX2
+    if (uses_avx2()) return &advance_avx2;
+#endif
+    return &advance_plain;
+}
+
 #define GIVEN 15
 
 enum {
@@ -95,6 +122,7 @@ static const char *problem_of(const Input *in) {
     for (int i = 0; i < 5; i++)
         if (!has_sizes(in + rows[i], 1, &B)) return "expected one setting a stream: (B)";
     if (!has_sizes(in + BIAS, 2, (int64_t[]){B, V})) return "expected a bias of (B, V)";
+    if (in[SCALE].rank || in[CORRECT_EVERY].rank) return "expected scale and correct_every alone: ()";
     if (*(const int64_t *)in[CORRECT_EVERY].data < 1) return "expected correct_every from 1";
     return NULL;
 }
