@@ -37,8 +37,8 @@ from servers import KINDS, ROOT, Server, alone, missing, running, start, wait_re
 
 WAYS = {"http": "torsor", "grpc": "torsor"} | {n: n for n in ("fastapi", "litserve", "bentoml")}
 TYPICAL = {  # characters a second: of one stream, of many; texts get their length by it
-    "http": (10_000, 40_000),
-    "grpc": (10_000, 40_000),
+    "http": (15_000, 80_000),
+    "grpc": (15_000, 80_000),
     "fastapi": (600, 800),
     "litserve": (600, 4_000),
     "bentoml": (800, 1_000),
@@ -85,6 +85,9 @@ class Row:
 Rows = dict[tuple[str, int], Row]
 
 
+NEWCOMERS = 20  # requests of one character while the streams of the timed runs go on
+
+
 def main() -> None:
     """Print the tables, and write the figures where asked."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -104,8 +107,9 @@ def main() -> None:
             figures["serving.bytes_per_stream"] = memory_per_stream(ours)
         pace = min(1.0, engine["engine"] / TYPICAL_ENGINE)
         rows, ticks = measure(found, options.quick, pace)
-    first = rows["http", MANY].middle("first_s")[0]
-    figures["serving.first_character_ticks.s64"] = first / ticks
+    http = rows["http", MANY]
+    figures["serving.first_character_ticks.s64"] = http.middle("newcomer_first_s")[0] / ticks
+    figures["serving.burst_first_character_ticks.s64"] = http.middle("first_s")[0] / ticks
     tell_rows(rows)
     compare(rows, engine, figures)
     for name, value in figures.items():
@@ -144,7 +148,8 @@ def measure(found: dict[str, Server], quick: bool, pace: float) -> tuple[Rows, f
                 is_timed = way == "http" and streams == MANY
                 with alone(server, found.values()):
                     before = buckets(server) if is_timed else {}
-                    load, cpu = one_load(way, server, streams, length)
+                    newcomers = NEWCOMERS if is_timed else 0
+                    load, cpu = one_load(way, server, streams, length, newcomers)
                     ticks += [median_of(before, buckets(server))] if is_timed else []
                 row = rows.setdefault((way, streams), Row())
                 row.loads.append(load)
@@ -152,12 +157,15 @@ def measure(found: dict[str, Server], quick: bool, pace: float) -> tuple[Rows, f
     return rows, statistics.median(ticks)
 
 
-def one_load(way: str, server: Server, streams: int, length: int) -> tuple[Page, float]:
+def one_load(
+    way: str, server: Server, streams: int, length: int, newcomers: int = 0
+) -> tuple[Page, float]:
     """One run of the load, and the CPU seconds that the server needed for it."""
     peer, port = (way, server.grpc_port) if way == "grpc" else (server.kind.name, server.port)
     before = server.cpu_s()
     sizes = ("--streams", str(streams), "--characters", str(length))
-    load = json.loads(script("load.py", peer, str(port), *sizes))
+    late = ("--newcomers", str(newcomers))
+    load = json.loads(script("load.py", peer, str(port), *sizes, *late))
     return load, server.cpu_s() - before
 
 

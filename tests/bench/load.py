@@ -54,6 +54,7 @@ class Load:
     first_s: tuple[float, ...]  # percentiles 50, 95, 99
     gap_s: tuple[float, ...]  # the same, between what arrives on one stream
     characters_per_event: float
+    newcomer_first_s: tuple[float, ...]  # of single requests while all these streams run
 
     @property
     def rate(self) -> float:
@@ -99,6 +100,7 @@ def main() -> int:
     parser.add_argument("port", type=int)
     parser.add_argument("--streams", type=int, required=True)
     parser.add_argument("--characters", type=int, required=True)
+    parser.add_argument("--newcomers", type=int, default=0, help="HTTP requests of a character")
     parser.add_argument("--model", default="osm-rnn-shakespeare")
     options = parser.parse_args()
     print(json.dumps(asdict(uvloop.run(run(options)))))
@@ -110,41 +112,52 @@ async def run(options: argparse.Namespace) -> Load:
     asks = [body_of(options.model, options.characters, i) for i in range(options.streams)]
     is_grpc = options.peer == "grpc"
     kind, parse = (grpc_streams, grpc_texts) if is_grpc else (http_streams, sse_texts)
+    newcomers = [body_of(options.model, 1, -1 - i) for i in range(options.newcomers)]
     gc.disable()
     cpu, started = time.process_time(), time.perf_counter()
-    found = await kind(options.peer, options.port, asks)
+    found, late = await kind(options.peer, options.port, asks, newcomers)
     wall, cpu = time.perf_counter() - started, time.process_time() - cpu
     gc.enable()
     texts = [parse(arrivals.parts) for arrivals in found]
     for events in texts:
         if (count := sum(map(len, events))) != options.characters:
             raise ValueError(f"{options.peer}: found {count} characters, not {options.characters}")
-    return summarise(found, texts, wall, cpu)
+    return summarise(found, texts, late, wall, cpu)
 
 
 def body_of(model: str, characters: int, index: int) -> dict[str, Any]:
     """One request; seeds differ."""
-    return {"model": model, "prompt": "", "max_tokens": characters, "seed": index, "stream": True}
+    body = {"model": model, "prompt": "", "max_tokens": characters, "stream": True}
+    return {**body, "seed": index % 2**31}
 
 
-async def http_streams(peer: str, port: int, bodies: list[dict[str, Any]]) -> list[Arrivals]:
-    """Every body on its own connection, all at once."""
-    loop, missing = asyncio.get_running_loop(), len(bodies)
-    requests = [http_request(PATHS[peer], body) for body in bodies]
+async def http_streams(
+    peer: str, port: int, bodies: list[dict[str, Any]], newcomers: list[dict[str, Any]]
+) -> tuple[list[Arrivals], list[Arrivals]]:
+    """Every body on its own connection, all at once; newcomers one by one once all are open."""
+    loop, missing, all_open = asyncio.get_running_loop(), len(bodies), asyncio.Event()
 
     def opened() -> None:
         nonlocal missing
         missing -= 1
         if not missing:
+            all_open.set()
             print(ALL_OPEN, file=sys.stderr, flush=True)
 
-    async def one(request: bytes) -> Arrivals:
-        make = functools.partial(HttpStream, request, loop, opened)
+    async def one(body: dict[str, Any], opened: Callable[[], None] = lambda: None) -> Arrivals:
+        make = functools.partial(HttpStream, http_request(PATHS[peer], body), loop, opened)
         _, protocol = await loop.create_connection(make, "127.0.0.1", port)
         await protocol.ended
         return protocol.arrivals
 
-    return await asyncio.gather(*map(one, requests))
+    streams = asyncio.gather(*[one(body, opened) for body in bodies])
+    await all_open.wait()
+    late = list[Arrivals]()
+    for body in newcomers:
+        if streams.done():
+            break
+        late.append(await one(body))
+    return await streams, late
 
 
 def http_request(path: str, body: dict[str, Any]) -> bytes:
@@ -155,9 +168,11 @@ def http_request(path: str, body: dict[str, Any]) -> bytes:
     return head.encode() + content
 
 
-async def grpc_streams(peer: str, port: int, bodies: list[dict[str, Any]]) -> list[Arrivals]:
+async def grpc_streams(
+    peer: str, port: int, bodies: list[dict[str, Any]], newcomers: list[dict[str, Any]]
+) -> tuple[list[Arrivals], list[Arrivals]]:
     """Every body as a call of one channel, all at once; answers stay bytes for now."""
-    del peer
+    del peer, newcomers
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         generate: Any = channel.unary_stream(GENERATE)
 
@@ -170,7 +185,7 @@ async def grpc_streams(peer: str, port: int, bodies: list[dict[str, Any]]) -> li
             arrivals.first_at = arrivals.times[0]
             return arrivals
 
-        return await asyncio.gather(*map(one, bodies))
+        return await asyncio.gather(*map(one, bodies)), []
 
 
 def sse_texts(parts: list[bytes]) -> list[str]:
@@ -209,7 +224,9 @@ def grpc_texts(messages: list[bytes]) -> list[str]:
     return [pb.GenerateChunk.FromString(message).text for message in messages]
 
 
-def summarise(found: list[Arrivals], texts: list[list[str]], wall: float, cpu: float) -> Load:
+def summarise(
+    found: list[Arrivals], texts: list[list[str]], late: list[Arrivals], wall: float, cpu: float
+) -> Load:
     """The run in numbers."""
     first = np.array([a.first_at - a.sent_at for a in found])
     gaps = np.array([later - sooner for a in found for sooner, later in pairwise(a.times)] or [0.0])
@@ -223,6 +240,7 @@ def summarise(found: list[Arrivals], texts: list[list[str]], wall: float, cpu: f
         first_s=percentiles(first),
         gap_s=percentiles(gaps),
         characters_per_event=characters / events,
+        newcomer_first_s=percentiles(np.array([a.first_at - a.sent_at for a in late] or [0.0])),
     )
 
 
