@@ -85,9 +85,9 @@ class FeedTable:
 
 def rows_finite(outputs: dict[str, Array], manifest: Manifest) -> list[bool]:
     """Which rows (B) came out of a run without a NaN or an infinity."""
-    finite: Array = np.asarray(np.isfinite(outputs["logprob"]).all(axis=0))
+    finite: Array = np.isfinite(outputs["logprob"].sum(axis=0))
     for state in manifest.states:
         value = outputs[f"next.{state.name}"]
-        finite &= np.isfinite(value).all(axis=tuple(range(1, value.ndim)))
+        finite &= np.isfinite(np.abs(value.reshape(len(value), -1)).max(axis=1))  # NaN wins a max
     found: list[bool] = finite.tolist()
     return found

@@ -43,12 +43,15 @@ class SlotTable:
 
     def gather(self, slots: Sequence[int]) -> dict[str, Array]:
         """Copies of rows: the state inputs of a run."""
-        rows = np.asarray(slots)
-        return {f"state.{name}": table[rows] for name, table in self._tables.items()}
+        rows = _index(slots)
+        tables = self._tables.items()
+        if isinstance(rows, slice):
+            return {f"state.{name}": table[rows].copy() for name, table in tables}
+        return {f"state.{name}": table[rows] for name, table in tables}
 
     def scatter(self, slots: Sequence[int], outputs: dict[str, Array]) -> None:
         """Put the state outputs of a run back into their rows."""
-        rows = np.asarray(slots)
+        rows = _index(slots)
         for name, table in self._tables.items():
             table[rows] = outputs[f"next.{name}"]
 
@@ -60,3 +63,9 @@ class SlotTable:
     def rows(self, slot: int) -> dict[str, Array]:
         """Copies of one slot's state."""
         return {name: table[slot].copy() for name, table in self._tables.items()}
+
+
+def _index(slots: Sequence[int]) -> slice | NDArray[np.int64]:
+    """Rows as an index; neighbours in order as a slice, which is several times faster."""
+    first, last = slots[0], slots[0] + len(slots)
+    return slice(first, last) if list(slots) == list(range(first, last)) else np.array(slots)
