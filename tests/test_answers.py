@@ -11,5 +11,5 @@ from serve.writing import Piece
 def test_an_event_made_by_hand_is_the_one_that_json_makes(text: str, index: int, seed: int) -> None:
     piece = Piece(index, "", text, None, None, None, seed)
     head = {"id": "cmpl-1", "object": "text_completion", "created": 5, "model": "osm"}
-    expected = event_text({**head, "choices": [completion_choice(piece, 0, None)]})
+    expected = event_text({**head, "choices": [completion_choice(piece, None)]})
     assert PlainEvents(head).text(piece) == expected
