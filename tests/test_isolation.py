@@ -2,7 +2,10 @@
 
 import dataclasses
 import json
+import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -13,6 +16,7 @@ import grpc
 import httpx
 import numpy as np
 import pytest
+from conftest import free_port
 from test_host import edited
 from test_service import ASK, complete, gauge, stub_of, text_of, wait_for_running
 
@@ -199,3 +203,23 @@ def test_a_second_signal_hurries(start_server: Any, tmp_path: Path, wire: str) -
         assert server.process.wait(60) == 0
         thread.join(30)
     assert ends == ["unavailable"]
+
+
+@pytest.mark.slow
+def test_bentoml_itself_ends_with_an_error_where_grpc_has_no_port(odd: Any, tmp_path: Path) -> None:
+    environment = {
+        **os.environ,
+        "BENTOML_HOME": str(tmp_path),
+        "TORSOR_BUNDLES": str(SHIPPED / TANH),
+        "TORSOR_GRPC_PORT": odd.grpc_address.rsplit(":", 1)[1],
+    }
+    command = ["bentoml", "serve", "serve.service:Torsor", "--host", "127.0.0.1", "--port"]
+    found = subprocess.run(
+        [sys.executable, "-m", *command, str(free_port())],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment,
+        cwd=SHIPPED.parent.parent,
+    )
+    assert found.returncode == 1 and "gRPC can't listen" in found.stdout + found.stderr
