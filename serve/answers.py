@@ -1,13 +1,13 @@
 """What answers look like over HTTP: completions as OpenAI's clients read them, and pairs."""
 
-import itertools
 import json
-import re
 import time
 import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
+from serve.logprobs import Logprobs, joined
+from serve.long_json import json_text
 from serve.wire.requests import CompletionRequest
 from serve.writing import ABLATED, BASELINE, Piece, Writing
 
@@ -20,15 +20,14 @@ async def completion_events(writing: Writing, request: CompletionRequest) -> Asy
     """One event a piece, then usage if asked for, then [DONE]."""
     head = _completion_head(writing)
     report_once = {"ablation": writing.variant.report}
-    offsets = _first_offsets(writing)
-    plain = PlainEvents(head)
+    logprobs, plain = _logprobs_of(writing), PlainEvents(head)
     async for piece in writing.pieces():
         if piece.characters is None and piece.finish_reason is None and not report_once:
             yield plain.text(piece)
             continue
-        choice = completion_choice(piece, offsets[piece.index], request.logprobs)
-        offsets[piece.index] += len(piece.text)
-        yield event_text({**head, "choices": [choice], **report_once})
+        shown = None if logprobs is None else logprobs[piece.index].page(piece)
+        choice = completion_choice(piece, shown)
+        yield f"data: {await json_text({**head, 'choices': [choice], **report_once})}\n\n"
         report_once = {}  # it can be long
     if request.stream_options is not None and request.stream_options.include_usage:
         yield event_text({**head, "choices": [], "usage": writing.usage})
@@ -54,26 +53,29 @@ class PlainEvents:
 
 async def whole_completion(writing: Writing) -> Json:
     """The answer of a request that doesn't stream."""
-    request, parts = writing.request, dict[int, list[Piece]]()
+    logprobs, parts = _logprobs_of(writing), dict[int, list[Piece]]()
+    pages: dict[int, list[Json]] = {}
     async for piece in writing.pieces():
         parts.setdefault(piece.index, []).append(piece)
+        if logprobs is not None:
+            pages.setdefault(piece.index, []).append(logprobs[piece.index].page(piece))
+            piece.characters = None  # there can be many
     choices = [
-        completion_choice(join_pieces(parts[i]), offset, request.logprobs)
-        for i, offset in enumerate(_first_offsets(writing))
+        completion_choice(join_pieces(parts[i]), joined(pages[i]) if pages else None)
+        for i in range(len(writing.choices))
     ]
     whole = {"choices": choices, "usage": writing.usage, "ablation": writing.variant.report}
     return {**_completion_head(writing), **whole}
 
 
 def join_pieces(pieces: list[Piece]) -> Piece:
-    """Consecutive pieces of one choice as one."""
+    """Consecutive pieces of one choice as one; without its characters."""
     last = pieces[-1]
-    characters = [c for piece in pieces for c in piece.characters or []]
     return Piece(
         index=last.index,
         branch=last.branch,
         text="".join(piece.text for piece in pieces),
-        characters=None if last.characters is None else characters,
+        characters=None,
         finish_reason=last.finish_reason,
         stop=last.stop,
         seed=last.seed,
@@ -81,15 +83,15 @@ def join_pieces(pieces: list[Piece]) -> Piece:
     )
 
 
-def completion_choice(piece: Piece, offset: int, logprobs: int | None) -> Json:
-    """A piece as OpenAI's clients read a choice; `offset` is the place of its first character."""
+def completion_choice(piece: Piece, logprobs: Json | None) -> Json:
+    """A piece as OpenAI's clients read a choice."""
     return {
         "index": piece.index,
         "text": piece.text,
         "finish_reason": piece.finish_reason,
         "stop_string": piece.stop,
         "seed": piece.seed,
-        "logprobs": None if logprobs is None else _logprobs(piece, offset, logprobs),
+        "logprobs": logprobs,
         **({} if piece.state is None else {"state": piece.state}),
     }
 
@@ -144,29 +146,12 @@ def _completion_head(writing: Writing) -> Json:
     }
 
 
-def _first_offsets(writing: Writing) -> list[int]:
-    echo = writing.request.echo
-    return [0 if echo else choice.prompt_length for choice in writing.choices]
-
-
-def _logprobs(piece: Piece, offset: int, top: int) -> Json:
-    characters = piece.characters or []
-    tops = [c.top if c.logprob is not None else None for c in characters]
-    return {
-        "tokens": [c.text for c in characters],
-        "token_logprobs": [c.logprob for c in characters],
-        "top_logprobs": tops if top else None,
-        "text_offset": [offset + place for place in _places([c.text for c in characters])],
-    }
-
-
-def _places(tokens: list[str]) -> list[int]:
-    """The character that each token is, or is a byte of, counted from the first one."""
-    begins = [not _CONTINUATION.fullmatch(token) for token in tokens]
-    return [max(0, count - 1) for count in itertools.accumulate(map(int, begins))]
-
-
-_CONTINUATION = re.compile(r"bytes:\\x[89ab].")  # what no character of UTF-8 begins with
+def _logprobs_of(writing: Writing) -> list[Logprobs] | None:
+    """For each choice, where log-probabilities are asked for."""
+    request = writing.request
+    if request.logprobs is None:
+        return None
+    return [Logprobs(choice, request.echo, request.logprobs) for choice in writing.choices]
 
 
 def event_text(page: Json) -> str:

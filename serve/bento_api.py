@@ -9,10 +9,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from fastapi import Request
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import Response, StreamingResponse
 
 from serve import metrics
 from serve.host import Host
+from serve.long_json import json_response
 from serve.openai_api import CLIENT_GONE, ClientGone, error_response, unless_gone
 from serve.scoring import score
 from serve.wire.errors import RequestError
@@ -44,7 +45,7 @@ async def score_page(host: Host, http: Request, fields: Fields) -> Any:
 
     async def answer() -> Response:
         request = ScoreRequest.model_construct(**fields)
-        return JSONResponse(await unless_gone(http, score(host, request)))
+        return await json_response(await unless_gone(http, score(host, request)))
 
     return await _or_error(answer)
 

@@ -18,11 +18,12 @@ from serve import metrics
 from serve.entrance import Entrance
 from serve.grpc_entrance import GrpcEntrance, abort
 from serve.host import Host
+from serve.json_weight import MAX_JSON_PARTS
 from serve.limits import MAX_MESSAGE_BYTES, all_limits
 from serve.scoring import score
 from serve.wire import torsor_pb2 as pb
 from serve.wire import torsor_pb2_grpc as rpc
-from serve.wire.errors import RequestError
+from serve.wire.errors import RequestError, invalid
 from serve.wire.requests import GenerateRequest, PairRequest, ScoreRequest, parse_request
 from serve.writing import Character, Piece, Writing, open_writing
 
@@ -136,8 +137,18 @@ async def set_serving(checks: Any, serving: bool) -> None:
 
 
 def fields_of(message: Message) -> dict[str, Any]:
-    """The fields that were set, as the JSON of the same request over HTTP."""
-    return {field.name: _plain(value) for field, value in message.ListFields()}
+    """The fields that were set, as the JSON of the same request over HTTP.
+
+    `RequestError` for one that holds more entries than such a body may.
+    """
+    found: dict[str, Any] = {}
+    for field, value in message.ListFields():
+        is_text = isinstance(value, str | bytes)
+        if not is_text and isinstance(value, Sequence | Mapping) and len(value) > MAX_JSON_PARTS:
+            sentence = f"found {len(value)} entries, expected at most {MAX_JSON_PARTS}"
+            raise invalid(field.name, f"{sentence} (max_json_parts); send less at once")
+        found[field.name] = _plain(value)
+    return found
 
 
 def to_struct(page: dict[str, Any]) -> Struct:

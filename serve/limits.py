@@ -20,6 +20,8 @@
 | max_logprobs_total    | log-probabilities in one answer                                          |
 | max_detailed          | characters of a text that is scored with detail                          |
 | max_body_bytes        | of a request over HTTP                                                   |
+| max_json_parts        | strings, lists and objects in such a body                                |
+| max_json_numbers      | values in its lists and objects                                          |
 | max_message_bytes     | of a request over gRPC                                                   |
 
 Those of API keys stand in serve/access.py.
@@ -27,6 +29,7 @@ Those of API keys stand in serve/access.py.
 
 from serve.engine import Limits
 from serve.host import MAX_QUEUED_ABLATIONS, MAX_QUEUED_INFERENCES
+from serve.json_weight import MAX_JSON_NUMBERS, MAX_JSON_PARTS
 from serve.wire import requests
 
 MAX_BODY_BYTES = 16 << 20
@@ -48,5 +51,7 @@ def all_limits(engine: Limits) -> dict[str, float]:
         "max_queued_inferences": MAX_QUEUED_INFERENCES,
         **requests.LIMITS,
         "max_body_bytes": MAX_BODY_BYTES,
+        "max_json_parts": MAX_JSON_PARTS,
+        "max_json_numbers": MAX_JSON_NUMBERS,
         "max_message_bytes": MAX_MESSAGE_BYTES,
     }

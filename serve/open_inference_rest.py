@@ -4,7 +4,6 @@ Tensors stand in the JSON, or, by the protocol's extension, as bytes after it.
 """
 
 import functools
-import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from serve.docs import documented
 from serve.host import Host
 from serve.inference import MODEL_VERSION, infer, model_metadata, served, server_metadata
+from serve.long_json import json_response, json_text
 from serve.openai_api import METHODS, error_response, parse_json, read_body, unless_gone
 from serve.tensors import datatype_of, from_bytes, from_numbers, to_bytes
 from serve.wire import pages
@@ -68,10 +68,10 @@ def add_open_inference_paths(app: FastAPI, host_of: Callable[[], Host]) -> None:
     @_in_words
     async def run(model: str, http: Request) -> Response:
         bundle = served(host_of(), model, "")
-        request, binary = _parse(await read_body(http), http.headers.get(HEADER_LENGTH))
+        request, binary = await _parse(await read_body(http), http.headers.get(HEADER_LENGTH))
         wanted = [output.name for output in request.outputs]
         work = infer(host_of(), bundle, lambda: _decode(request.inputs, binary), wanted)
-        return _answer(bundle.name, request, await unless_gone(http, work))
+        return await _answer(bundle.name, request, await unless_gone(http, work))
 
     @app.api_route("/v2/{path:path}", methods=METHODS, include_in_schema=False)
     @_in_words
@@ -101,15 +101,15 @@ def _retry(answer: Response) -> dict[str, str]:
     return {name: value for name, value in answer.headers.items() if name == "retry-after"}
 
 
-def _parse(body: bytes, json_length: str | None) -> tuple[InferRequest, bytes]:
+async def _parse(body: bytes, json_length: str | None) -> tuple[InferRequest, bytes]:
     """The request, and the bytes of its binary tensors."""
     if json_length is None:
-        return parse_request(InferRequest, parse_json(body)), b""
+        return parse_request(InferRequest, await parse_json(body)), b""
     if not (json_length.isascii() and json_length.isdigit() and int(json_length) <= len(body)):
         found = f"found {json_length!r:.80}, expected a number up to the body's {len(body)} bytes"
         raise invalid(HEADER_LENGTH, found)
     size = int(json_length)
-    return parse_request(InferRequest, parse_json(body[:size])), body[size:]
+    return parse_request(InferRequest, await parse_json(body[:size])), body[size:]
 
 
 def _decode(tensors: list[InputTensor], binary: bytes) -> Arrays:
@@ -130,7 +130,7 @@ def _decode(tensors: list[InputTensor], binary: bytes) -> Arrays:
     return arrays
 
 
-def _answer(model: str, request: InferRequest, outputs: Arrays) -> Response:
+async def _answer(model: str, request: InferRequest, outputs: Arrays) -> Response:
     as_bytes = {output.name: output.parameters.binary_data for output in request.outputs}
     tensors, contents = list[Json](), list[bytes]()
     for name, value in outputs.items():
@@ -146,7 +146,7 @@ def _answer(model: str, request: InferRequest, outputs: Arrays) -> Response:
     if request.id:
         head["id"] = request.id
     if not contents:
-        return JSONResponse(head)
-    text = json.dumps(head).encode()
+        return await json_response(head)
+    text = (await json_text(head)).encode()
     headers = {HEADER_LENGTH: str(len(text))}
     return Response(b"".join([text, *contents]), 200, headers, "application/octet-stream")

@@ -28,7 +28,9 @@ from serve.call import current_call, note_error
 from serve.docs import documented
 from serve.event_response import EventResponse, until_gone
 from serve.host import Host
+from serve.json_weight import require_light
 from serve.limits import BODY_TIMEOUT_S, MAX_BODY_BYTES, all_limits
+from serve.long_json import json_response
 from serve.scoring import score
 from serve.wire import pages
 from serve.wire.errors import RequestError
@@ -67,7 +69,8 @@ def make_app(host_of: Callable[[], Host]) -> FastAPI:
         writing = await unless_gone(http, open_writing(host_of(), request))
         if request.stream:
             return EventResponse(writing, completion_events(writing, request))
-        return JSONResponse(await unless_gone(http, whole_completion(writing), writing.close))
+        page = await unless_gone(http, whole_completion(writing), writing.close)
+        return await json_response(page)
 
     @app.post("/v1/ablations/generate", **documented(pages.PairPage, PairRequest, streams=True))
     async def generate(http: Request) -> Response:
@@ -75,12 +78,13 @@ def make_app(host_of: Callable[[], Host]) -> FastAPI:
         writing = await unless_gone(http, open_writing(host_of(), request, paired=True))
         if request.stream:
             return EventResponse(writing, pair_events(writing))
-        return JSONResponse(await unless_gone(http, whole_pair(writing), writing.close))
+        page = await unless_gone(http, whole_pair(writing), writing.close)
+        return await json_response(page)
 
     @app.post("/v1/ablations/score", **documented(pages.ScorePage, ScoreRequest))
     async def score_text(http: Request) -> Response:
         request = parse_request(ScoreRequest, await read_json(http))
-        return JSONResponse(await unless_gone(http, score(host_of(), request)))
+        return await json_response(await unless_gone(http, score(host_of(), request)))
 
     @app.api_route("/v1/{path:path}", methods=METHODS, include_in_schema=False)
     async def nothing(path: str) -> Response:
@@ -161,15 +165,18 @@ async def read_body(http: Request) -> bytes:
 
 async def read_json(http: Request) -> Any:
     """The body, parsed; `RequestError` if it is too large, too slow, or not JSON."""
-    return parse_json(await read_body(http))
+    return await parse_json(await read_body(http))
 
 
-def parse_json(content: bytes) -> Any:
-    """JSON, parsed; `RequestError` if it is none."""
+async def parse_json(content: bytes) -> Any:
+    """JSON, parsed; `RequestError` if it is none, or holds more than a request may."""
+    await require_light(content)
     try:
-        return json.loads(content)
+        value = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise RequestError("invalid_request", f"body: found no JSON ({error})", "body") from None
+    await asyncio.sleep(0)  # it may have been long; and what follows may be
+    return value
 
 
 async def unless_gone(

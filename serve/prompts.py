@@ -45,4 +45,5 @@ def encode_stop(stop: str, vocabulary: Vocabulary, unknown: str) -> tuple[int, .
 def _encode(prompt: Prompt, field: str, unknown: str, vocabulary: Vocabulary) -> Encoded:
     if isinstance(prompt, str):
         return Encoded(vocabulary.encode(prompt, field, unknown), len(prompt))
-    return Encoded(vocabulary.check(prompt, field), len(vocabulary.decode(prompt)))
+    indices = vocabulary.check(prompt, field)
+    return Encoded(indices, len(vocabulary.decode(indices)))

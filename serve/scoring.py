@@ -34,11 +34,7 @@ class Tally:
     logprobs: list[float] = field(default_factory=list)  # nats
     waiting: list[Delivery] = field(default_factory=list)  # not yet compared
     done: bool = False
-
-    @property
-    def bpc(self) -> float:
-        """Bits per character so far."""
-        return -math.fsum(self.logprobs) / len(self.logprobs) / math.log(2.0)
+    bpc: float = math.nan  # bits per character, once all has been read
 
     def read(self) -> None:
         """Take in what has arrived; raises the stream's error."""
@@ -77,7 +73,15 @@ async def score(host: Host, request: ScoreRequest) -> dict[str, Any]:
     host.engine.submit([tally.stream for tally in tallies])
     note_streams([tally.stream for tally in tallies], variant.report)
     divergences = await _read_all(host, tallies, inbox)
+    for tally in tallies:
+        tally.bpc = bits_per_character(tally.logprobs)
+        await asyncio.sleep(0)  # a sum can be long
     return _answer(request, bundle.name, tallies, divergences, variant.report)
+
+
+def bits_per_character(logprobs: list[float]) -> float:
+    """Of log-probabilities in nats."""
+    return -math.fsum(logprobs) / len(logprobs) / math.log(2.0)
 
 
 async def _read_all(host: Host, tallies: list[Tally], inbox: Inbox) -> list[float]:

@@ -41,6 +41,7 @@ from serve.openai_api import make_app
 from serve.runtime import DeviceError, choose_device, load_bundles
 from serve.saved_state import read_key
 from serve.settings import Settings, read_settings
+from serve.supervisor import stop_supervisor, teach_supervisor
 from serve.tls import check_tls, grpc_credentials
 from serve.tokenizer_api import add_tokenizer
 from serve.tracing import bento_tracing
@@ -103,6 +104,7 @@ class HealthMiddleware:
         await JSONResponse(status, 200 if good else 503)(scope, receive, send)
 
 
+teach_supervisor()
 ENTRANCE = Entrance()
 SETTINGS = checked_settings()
 APP = make_app(current_host)
@@ -190,8 +192,9 @@ class Torsor:
                 before(signum, frame)
 
         def handle(signum: int, frame: Any) -> None:
-            if self._draining:
-                return close(signum, frame)
+            if self._draining:  # the streams end now, and with them the drain
+                threading.Thread(target=self._host.engine.stop, daemon=True).start()
+                return
             self._draining = True
             after = functools.partial(close, signum, None)
             loop.call_soon_threadsafe(lambda: loop.create_task(self._drain(after)))
@@ -239,9 +242,7 @@ def give_up(error: Exception) -> NoReturn:
     """Say in one line why nothing can be served, and end; the supervisor too, which would try the
     same again for ever."""
     log.error("torsor serve: %s", error)
-    main = sys.modules["__main__"].__spec__
-    if main is not None and main.name.startswith("_bentoml_impl.worker"):
-        os.kill(os.getppid(), signal.SIGTERM)
+    stop_supervisor()
     sys.exit(1)
 
 

@@ -2,7 +2,8 @@
 
 A state is small and constant in size, so the one after a prefix stands for the whole prefix. Kept
 are states at positions that are multiples of `EVERY`, early in a prompt, and the one at the last
-cut before a prompt's end. The least recently used go first once the memory bound is reached.
+cut before a prompt's end; late in a prompt, cuts are further apart, so that the lengths to look up
+stay few whatever clients send. The least recently used go first once the memory bound is reached.
 Only the engine's thread uses it.
 """
 
@@ -18,6 +19,7 @@ Rows = dict[str, Array]
 
 EVERY = 128  # characters between states that are kept
 UP_TO = 4096  # position after which only the last cut of a prompt is kept
+CUTS = 64  # at least, in a prompt that is longer
 ENTRY_BYTES = 400  # of Python's own, an entry
 
 
@@ -25,7 +27,7 @@ class Prefixes:
     """Digests of the beginnings of one prompt, asked for in ascending order of length."""
 
     def __init__(self, characters: Array) -> None:
-        self._content = np.ascontiguousarray(characters, np.int64)
+        self._content = np.ascontiguousarray(characters, np.int32)
         self._digest, self._length = hashlib.blake2b(digest_size=16), 0
 
     def digest(self, length: int) -> bytes:
@@ -65,7 +67,11 @@ class StateCache:
         """Whether the state at a position of a prompt is worth keeping; runs end at every `cut`."""
         if not 0 < position <= prompt_length or not self.max_bytes:
             return False
-        return (position <= UP_TO and position % EVERY == 0) or position + cut > prompt_length
+        if position <= UP_TO and position % EVERY == 0:
+            return True
+        while cut * CUTS * 2 <= prompt_length and prompt_length > UP_TO:
+            cut *= 2
+        return position % cut == 0 and position + cut > prompt_length
 
     def put(self, weights: str, length: int, digest: bytes, rows: Rows) -> None:
         """Keep a complete state."""

@@ -8,10 +8,11 @@ One token is one character, or one byte, of the model's vocabulary.
 from collections.abc import Callable
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 
 from serve.docs import documented
 from serve.host import Host
+from serve.long_json import json_response
 from serve.openai_api import read_json
 from serve.wire import pages
 from serve.wire.requests import MAX_TOKENS, DetokenizeRequest, TokenizeRequest, parse_request
@@ -37,17 +38,18 @@ def add_tokenizer(app: FastAPI, host_of: Callable[[], Host]) -> None:
         }
 
     @app.post("/tokenize", **documented(pages.TokensPage, TokenizeRequest))
-    async def tokenize(http: Request) -> Json:
+    async def tokenize(http: Request) -> Response:
         request = parse_request(TokenizeRequest, await read_json(http))
         vocabulary = host_of().vocabularies[host_of().text_bundle(request.model).name]
         tokens = vocabulary.encode(request.prompt, "prompt", request.unknown).tolist()
         names = [vocabulary.names[i] for i in tokens] if request.return_token_strs else None
-        return {
+        page = {
             "count": len(tokens),
             "max_model_len": MAX_TOKENS,
             "tokens": tokens,
             "token_strs": names,
         }
+        return await json_response(page)
 
     @app.post("/detokenize", **documented(pages.PromptPage, DetokenizeRequest))
     async def detokenize(http: Request) -> Json:

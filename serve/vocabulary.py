@@ -21,9 +21,9 @@ class Vocabulary:
     def __init__(self, characters: tuple[str, ...], symbols: str = "characters") -> None:
         self.characters, self.is_bytes = characters, symbols == "bytes"
         self.names = tuple(map(name_byte, characters)) if self.is_bytes else characters
-        codes = code_points("".join(characters))
-        self._order = np.argsort(codes)
-        self._sorted = codes[self._order]
+        self._codes = code_points("".join(characters))
+        self._index = np.full(int(self._codes.max(initial=0)) + 2, -1, np.int32)  # by code point
+        self._index[self._codes] = np.arange(len(characters))
         known = [characters.index(c) for c in STAND_INS if c in characters]
         self._stand_in = known[0] if known else 0
 
@@ -38,9 +38,9 @@ class Vocabulary:
         if self.is_bytes:
             text = _as_bytes(text, field)
         codes = code_points(text)
-        places = np.minimum(np.searchsorted(self._sorted, codes), len(self) - 1)
-        indices: NDArray[np.int64] = self._order[places].astype(np.int64)
-        outside = self._sorted[places] != codes
+        known = np.minimum(codes, len(self._index) - 1)  # the last one is no character
+        indices: NDArray[np.int64] = self._index[known].astype(np.int64)
+        outside = indices < 0
         if unknown == "skip":
             inside: NDArray[np.int64] = indices[~outside]
             return inside
@@ -52,15 +52,23 @@ class Vocabulary:
 
     def check(self, indices: Sequence[int], field: str) -> NDArray[np.int64]:
         """Indices that a client sent, as an array; `RequestError` names one that isn't any."""
-        for place, index in enumerate(indices):
-            if not 0 <= index < len(self):
-                found = f"found token id {index} at index {place}"
-                raise invalid(field, f"{found}, expected ids from 0 to {len(self) - 1}")
-        return np.array(indices, np.int64)
+        try:
+            found = np.array(indices, np.int64)
+            outside = (found < 0) | (found >= len(self))
+        except OverflowError:
+            outside = np.array([not 0 <= index < len(self) for index in indices])
+        if outside.any():
+            place = int(outside.argmax())
+            sentence = f"found token id {indices[place]} at index {place}"
+            raise invalid(field, f"{sentence}, expected ids from 0 to {len(self) - 1}")
+        return found
 
-    def decode(self, indices: Sequence[int]) -> str:
+    def decode(self, indices: Sequence[int] | NDArray[np.int64]) -> str:
         """The text of indices; bytes that are no UTF-8 become U+FFFD."""
-        return Decoder(self).feed(indices, final=True)
+        codes = self._codes[np.asarray(indices, np.int64)]
+        if self.is_bytes:
+            return codes.astype(np.uint8).tobytes().decode("utf-8", "replace")
+        return codes.astype("<u4").tobytes().decode("utf-32-le")
 
     def _refuse(self, text: str, place: int, field: str) -> RequestError:
         character = text[place]
@@ -97,6 +105,11 @@ class Decoder:
 def name_byte(symbol: str) -> str:
     """A byte's name in lists of log-probabilities, as OpenAI's clients know it."""
     return symbol if symbol.isascii() else f"bytes:\\x{ord(symbol):02x}"
+
+
+def named_byte(name: str) -> bytes:
+    """The byte that has a name."""
+    return name.encode() if len(name) == 1 else bytes.fromhex(name[-2:])
 
 
 def _as_bytes(text: str, field: str) -> str:

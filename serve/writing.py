@@ -184,6 +184,7 @@ async def open_writing(host: Host, request: GenerateRequest, paired: bool = Fals
     """
     bundle = host.text_bundle(request.model)
     vocabulary = host.vocabularies[bundle.name]
+    await asyncio.sleep(0)  # checking the fields may have been long; so may this be
     prompts = encode_prompts(request, vocabulary)
     settings = _settings(request, vocabulary)
     stops = [encode_stop(stop, vocabulary, request.unknown) for stop in request.stops]

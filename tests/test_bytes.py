@@ -108,3 +108,61 @@ def test_a_byte_that_the_model_never_saw_is_a_clear_error(server: Any) -> None:
 def test_the_model_says_that_its_symbols_are_bytes(server: Any) -> None:
     models = httpx.get(server.url + "/v1/models", timeout=60).json()["data"]
     assert [model["symbols"] for model in models] == ["bytes"]
+
+
+def streamed(server: Any, **body: Any) -> list[dict[str, Any]]:
+    page = {"model": "bytes", "prompt": "dé", "max_tokens": 60, "seed": 3, "stream": True} | body
+    with httpx.stream("POST", server.url + "/v1/completions", json=page, timeout=60) as answer:
+        lines = [line[6:] for line in answer.iter_lines() if line.startswith("data: {")]
+    return [json.loads(line)["choices"][0] for line in lines]
+
+
+def test_a_text_that_ends_inside_a_character_is_the_same_in_pieces(server: Any) -> None:
+    cut = 0
+    for count in range(1, 40):
+        whole = ask(server, max_tokens=count, temperature=0.5)["choices"][0]["text"]
+        pieces = streamed(server, max_tokens=count, temperature=0.5)
+        assert "".join(piece["text"] for piece in pieces) == whole
+        cut += whole.endswith("\ufffd")
+    assert cut  # some did end there
+
+
+def test_streamed_log_probabilities_are_the_whole_ones(server: Any) -> None:
+    """Offsets too, where a piece begins with the second half of a character."""
+    body = {"max_tokens": 400, "logprobs": 2, "temperature": 0.5}
+    for echo in (False, True):
+        whole = ask(server, **body, echo=echo)["choices"][0]
+        parts = [piece["logprobs"] for piece in streamed(server, **body, echo=echo)]
+        for key, values in whole["logprobs"].items():
+            assert [value for part in parts for value in part[key]] == values
+        places = whole["logprobs"]["text_offset"]
+        start = 0 if echo else len("dé")
+        assert places == sorted(places) and places[0] == start
+        assert places[-1] == start + len(whole["text"]) - 1
+
+
+def test_a_stop_string_of_several_bytes_is_exact_in_pieces_and_over_grpc(server: Any) -> None:
+    whole = ask(server, max_tokens=300, temperature=0.5)["choices"][0]["text"]
+    places = [i for i, character in enumerate(whole[:-3]) if ord(character) > 127]
+    for place in places[:: max(1, len(places) // 5)]:
+        stop = whole[place : place + 2]
+        if "\ufffd" in stop:
+            continue
+        expected = whole[: whole.index(stop)]
+        pieces = streamed(server, max_tokens=300, temperature=0.5, stop=["☃", stop], unknown="skip")
+        assert "".join(piece["text"] for piece in pieces) == expected
+        assert pieces[-1]["stop_string"] == stop
+        with GrpcClient(server.grpc_address) as client:
+            chunks = client.generate(
+                "dé", model="bytes", max_tokens=300, seed=3, temperature=0.5, stop=[stop]
+            )
+            assert "".join(chunk.text for chunk in chunks) == expected
+
+
+def test_token_ids_count_the_characters_of_their_bytes(server: Any) -> None:
+    tokens = httpx.post(
+        server.url + "/tokenize", json={"model": "bytes", "prompt": "aé日本"}, timeout=60
+    )
+    body = {"max_tokens": 4, "logprobs": 0}
+    by_ids = ask(server, prompt=tokens.json().get("tokens", []), **body)["choices"]
+    assert by_ids == ask(server, prompt="aé日本", **body)["choices"]

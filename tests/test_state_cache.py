@@ -12,7 +12,7 @@ from clients.http_client import HttpClient
 from serve.engine import Engine, Limits
 from serve.runtime import Bundle, load_bundles
 from serve.settings import SHIPPED
-from serve.state_cache import EVERY, UP_TO, Prefixes, StateCache
+from serve.state_cache import CUTS, EVERY, UP_TO, Prefixes, StateCache
 from serve.stream import Life, Stream
 
 NAMES = ("osm-rnn-shakespeare", "tanh-rnn-shakespeare")
@@ -149,7 +149,21 @@ def test_a_model_that_goes_takes_its_states_along() -> None:
 def test_a_long_prompt_keeps_few_states() -> None:
     cache = StateCache(1 << 30)
     wanted = [p for p in range(16, 100_001, 16) if cache.wants(p, 100_000, 16)]
-    assert len(wanted) == UP_TO // EVERY + 1 and wanted[-1] == 100_000
+    assert len(wanted) == UP_TO // EVERY + 1 and 100_000 * (1 - 1 / CUTS) < wanted[-1] <= 100_000
+
+
+def test_lengths_to_look_up_stay_few_whatever_prompts_are_sent() -> None:
+    cache, cut = StateCache(1 << 30), 16
+
+    def last(length: int) -> int:
+        ends = range(length // cut * cut, 0, -cut)
+        return next(position for position in ends if cache.wants(position, length, cut))
+
+    lengths = {last(length) for length in range(cut, 1_000_001, 97)}
+    assert len(lengths) < 1_000
+    assert all(
+        length - last(length) < max(cut, length / CUTS) for length in range(5_000, 90_000, 997)
+    )
 
 
 def test_usage_says_what_was_reused_over_http_and_grpc(server: Any) -> None:

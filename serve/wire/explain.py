@@ -19,7 +19,7 @@ def explain(error: ValidationError) -> RequestError:
     field = ".".join(str(part) for part in first["loc"] if not _is_branch(part))
     if first["type"] == "extra_forbidden":
         field = ".".join(str(part) for part in first["loc"])
-        return invalid(field, "unknown field; remove it, the server does not honour it")
+        return unknown_field(field)
     if first["type"] == "value_error":  # our own sentences already name field and remedy
         message = first["msg"].removeprefix("Value error, ")
         return RequestError("invalid_request", message, message.split(":")[0])
@@ -35,6 +35,11 @@ def explain(error: ValidationError) -> RequestError:
     remedy = "; the server honours nothing else" if first["type"] == "literal_error" else ""
     remedy += _limit_name(field, first["type"])
     return invalid(field or "body", f"found {found}, expected {expected}{remedy}")
+
+
+def unknown_field(field: str) -> RequestError:
+    """The error of a field that no request of this kind has."""
+    return invalid(field, "unknown field; remove it, the server does not honour it")
 
 
 def _limit_name(field: str, kind: str) -> str:

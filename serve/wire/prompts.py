@@ -27,7 +27,7 @@ def prompt_list(value: AnyPrompt) -> list[Prompt]:
     """The prompts one by one; a list of indices is one prompt."""
     if isinstance(value, str):
         return [value]
-    return [value] if _is_indices(value) else list(value)  # type: ignore[list-item, arg-type]
+    return [value] if isinstance(value[0], int) else list(value)
 
 
 def _check(value: Any) -> Any:
@@ -54,7 +54,7 @@ def _check_length(text: str) -> str:
 
 
 def _is_indices(value: list[Any]) -> bool:
-    return all(type(item) is int for item in value)  # a bool is an int, and no index
+    return set(map(type, value)) <= {int}  # a bool is an int, and no index
 
 
 PromptField = Annotated[AnyPrompt, PlainValidator(_check), WithJsonSchema(_SCHEMA)]

@@ -15,7 +15,7 @@ from pydantic import (
 )
 
 from serve.wire.errors import invalid
-from serve.wire.explain import explain
+from serve.wire.explain import explain, unknown_field
 from serve.wire.prompts import MAX_PROMPT_CHARACTERS, Prompt, PromptField, prompt_list
 
 MAX_TOKENS = 1_000_000  # that a request may take, prompt and text of all choices together
@@ -282,6 +282,8 @@ def parse_request(kind: type[Request], value: Any) -> Request:
     if not isinstance(value, dict):
         raise invalid("body", f"found {value!r:.80}, expected a JSON object")
     value = {k: v for k, v in value.items() if v is not None or k not in kind.model_fields}
+    if len(value) > len(kind.model_fields):  # one is unknown; pydantic would look at all of them
+        raise unknown_field(next(key for key in value if key not in kind.model_fields))
     try:
         return kind.model_validate(value)
     except ValidationError as error:

@@ -1,0 +1,47 @@
+"""What the process above ours, BentoML's supervisor, is taught.
+
+It starts the server's process, and another one whenever that ends. By itself it hears one signal to
+stop and no second one, and it ends with exit code 0 whatever went wrong.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+GIVE_UP = signal.SIGUSR2  # from a server's process that can't start, to its supervisor
+
+
+def teach_supervisor() -> None:
+    """In the supervisor, which imports the service before it starts anything: a second signal goes
+    on to the server's process, and one that gives up ends the supervisor with exit code 1."""
+    if "bentoml" not in Path(sys.argv[0]).parts or "serve" not in sys.argv:
+        return
+    from circus.sighandler import SysHandler  # type: ignore[import-untyped]
+
+    quit, asked = SysHandler.quit, list[Any]()
+
+    def hand_on(handler: Any) -> None:
+        if not asked:
+            asked.append(handler)
+            quit(handler)
+            return
+        for watcher in handler.controller.arbiter.watchers:
+            for process in list(watcher.processes.values()):
+                process.send_signal(signal.SIGTERM)
+
+    SysHandler.quit = hand_on
+    signal.signal(GIVE_UP, _fail)
+
+
+def stop_supervisor() -> None:
+    """End the supervisor of this process, if it has one: the same would go wrong again."""
+    main = sys.modules["__main__"].__spec__
+    if main is not None and main.name.startswith("_bentoml_impl.worker"):
+        os.kill(os.getppid(), GIVE_UP)
+
+
+def _fail(number: int, frame: FrameType | None) -> None:
+    sys.exit(1)
