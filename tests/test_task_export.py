@@ -399,7 +399,7 @@ def test_other_weights_than_torchs_are_a_parity_error(small: Exported, tmp_path:
     measure = functools.partial(measure_task_case, small.task.held_out("test").inputs, names)
     subject = Subject(name="trained", model=small.model, weights=others, graph=folder / GRAPH_FILE)
     with pytest.raises(
-        ParityError, match="trained weights, batch 1, . steps from position 0 differ"
+        ParityError, match="trained weights, batch 1, [0-9]+ steps from position 0 differ"
     ):
         measure_parity([subject], True, measure)
 
