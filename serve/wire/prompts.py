@@ -32,24 +32,29 @@ def prompt_list(value: AnyPrompt) -> list[Prompt]:
 
 def _check(value: Any) -> Any:
     if isinstance(value, str):
-        return _check_length(value)
+        return _check_text(value)
     if not isinstance(value, list):
         raise ValueError(f"prompt: found {value!r:.80}, {_EXPECTED}")
     if not value:
         raise ValueError("prompt: found an empty list, expected at least one prompt or token id")
     if all(isinstance(item, str) for item in value):
-        return [_check_length(item) for item in value]
+        return [_check_text(item) for item in value]
     if _is_indices(value) or all(isinstance(item, list) and _is_indices(item) for item in value):
         return value
     raise ValueError(f"prompt: found {value!r:.80}, {_EXPECTED}")
 
 
-def _check_length(text: str) -> str:
+def _check_text(text: str) -> str:
     if len(text) > MAX_PROMPT_CHARACTERS:
         raise ValueError(
             f"prompt: found {len(text)} characters, expected at most {MAX_PROMPT_CHARACTERS} "
             "(max_prompt_characters)"
         )
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        found = f"found half a surrogate pair, {text[error.start]!r}, at index {error.start}"
+        raise ValueError(f"prompt: {found}; expected Unicode text") from None
     return text
 
 
