@@ -192,9 +192,9 @@ class Engine:
                     continue
                 self._retired.discard(bundle)
                 self._tables.pop(bundle, None)
-            served = {b.weights_hash for b in self._tables}
-            if bundle.weights_hash not in served:
-                self.cache.forget(bundle.weights_hash)
+            served = {b.identity for b in self._tables}
+            if bundle.identity not in served:
+                self.cache.forget(bundle.identity)
 
     def _drop_dead(self) -> list[Stream]:
         """End streams that were cancelled or took too long, before they cost a run."""

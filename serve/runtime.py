@@ -164,9 +164,10 @@ class Bundle:
         return self.manifest.name
 
     @property
-    def weights_hash(self) -> str:
-        """SHA-256 of the unedited weights."""
-        return self.manifest.files[WEIGHTS_FILE].sha256
+    def identity(self) -> str:
+        """SHA-256 of graph and unedited weights: bundles that have the same share states."""
+        files = self.manifest.files
+        return f"{files[GRAPH_FILE].sha256}-{files[WEIGHTS_FILE].sha256}"
 
     @property
     def num_kept(self) -> int:

@@ -21,9 +21,11 @@ in a blob is ever executed.
 
 import base64
 import binascii
+import contextlib
 import hashlib
 import hmac
 import json
+import logging
 import os
 import secrets
 from dataclasses import dataclass
@@ -40,6 +42,7 @@ from serve.sampling import SEED_BITS
 from serve.wire.errors import invalid
 
 Rows = dict[str, NDArray[Any]]
+log = logging.getLogger("torsor")
 
 FORMAT = "torsor-state-1"
 KEY_BYTES = 32
@@ -109,18 +112,26 @@ def _own_key() -> bytes:
     path = cache / "state.key"
     try:
         if not path.exists():
-            cache.mkdir(parents=True, exist_ok=True)
-            temporary = cache / f"state.key.{os.getpid()}"
-            with open(os.open(temporary, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
-                file.write(secrets.token_hex(KEY_BYTES).encode())
-            os.link(temporary, path)  # fails where another process was first, whose key counts
-    except FileExistsError:
-        pass
-    except OSError:
-        return secrets.token_bytes(KEY_BYTES)  # no place to keep it: states last as long as we do
-    finally:
-        (cache / f"state.key.{os.getpid()}").unlink(missing_ok=True)
-    return hashlib.sha256(path.read_bytes().strip()).digest()
+            _make_key(path)
+        return hashlib.sha256(path.read_bytes().strip()).digest()
+    except OSError as error:
+        log.warning(
+            "can't keep a key for saved states in %s (%s): they end with this process; name a "
+            "file with --state-key",
+            path,
+            error.strerror,
+        )
+        return secrets.token_bytes(KEY_BYTES)
+
+
+def _make_key(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(secrets.token_hex(KEY_BYTES).encode())
+    with contextlib.suppress(FileExistsError):  # another process was first: its key counts
+        os.link(temporary, path)
+    temporary.unlink()
 
 
 def _belongs(manifest: Manifest, ablation: str) -> dict[str, str]:

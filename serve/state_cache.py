@@ -18,7 +18,7 @@ Array = NDArray[Any]
 Rows = dict[str, Array]
 
 EVERY = 128  # characters between states that are kept
-UP_TO = 4096  # position after which only the last cut of a prompt is kept
+UP_TO = 4096  # position after which only one more is kept, at a prompt's last cut
 CUTS = 64  # at least, in a prompt that is longer
 ENTRY_BYTES = 400  # of Python's own, an entry
 
@@ -42,7 +42,6 @@ class StateCache:
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes, self.num_bytes = max_bytes, 0
-        self.num_asked = self.num_hits = self.num_reused = 0
         self._entries: OrderedDict[tuple[str, int, bytes], Rows] = OrderedDict()
         self._lengths: dict[str, Counter[int]] = {}
 
@@ -51,7 +50,6 @@ class StateCache:
 
     def find(self, weights: str, forced: Array) -> tuple[int, Rows] | None:
         """The state of the longest known beginning of a prompt, and its length."""
-        self.num_asked += 1
         found, prefixes = None, Prefixes(forced)
         for length in sorted(n for n in self._lengths.get(weights, ()) if n <= len(forced)):
             key = (weights, length, prefixes.digest(length))
@@ -59,8 +57,6 @@ class StateCache:
         if found is None:
             return None
         self._entries.move_to_end(found)
-        self.num_hits += 1
-        self.num_reused += found[1]
         return found[1], self._entries[found]
 
     def wants(self, position: int, prompt_length: int, cut: int) -> bool:

@@ -231,7 +231,7 @@ async def open_writing(host: Host, request: GenerateRequest, paired: bool = Fals
 
 def weights_of(bundle: Bundle, variant: Variant) -> str:
     """What states of a bundle under an ablation are called in the cache."""
-    return f"{bundle.weights_hash}/{variant.hash}"
+    return f"{bundle.identity}/{variant.hash}"
 
 
 def _opening(

@@ -2,6 +2,7 @@
 
 import base64
 import dataclasses
+import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -130,12 +131,23 @@ def test_a_key_file_is_checked_and_the_own_key_stays(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert read_key("") == read_key("")
+    assert [file.name for file in (tmp_path / "torsor").iterdir()] == ["state.key"]
     assert (tmp_path / "torsor" / "state.key").stat().st_mode & 0o777 == 0o600
     with pytest.raises(ValueError, match="state_key"):
         read_key(str(tmp_path / "none"))
     (tmp_path / "short").write_text("secret")
     with pytest.raises(ValueError, match="at least 32"):
         read_key(str(tmp_path / "short"))
+
+
+def test_a_key_that_cannot_be_kept_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr(logging.getLogger("torsor"), "propagate", True)
+    assert read_key("") != read_key("")
+    assert "--state-key" in caplog.text
 
 
 def write(engine: Engine, found: Stream) -> list[int]:
