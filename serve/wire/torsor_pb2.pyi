@@ -32,24 +32,42 @@ class StructureRequest(_message.Message):
     def __init__(self, model: _Optional[str] = ...) -> None: ...
 
 class StructureReply(_message.Message):
-    __slots__ = ("model", "targets")
+    __slots__ = ("model", "targets", "symmetries")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TARGETS_FIELD_NUMBER: _ClassVar[int]
+    SYMMETRIES_FIELD_NUMBER: _ClassVar[int]
     model: str
     targets: _containers.RepeatedCompositeFieldContainer[_struct_pb2.Struct]
-    def __init__(self, model: _Optional[str] = ..., targets: _Optional[_Iterable[_Union[_struct_pb2.Struct, _Mapping]]] = ...) -> None: ...
+    symmetries: _containers.RepeatedCompositeFieldContainer[_struct_pb2.Struct]
+    def __init__(self, model: _Optional[str] = ..., targets: _Optional[_Iterable[_Union[_struct_pb2.Struct, _Mapping]]] = ..., symmetries: _Optional[_Iterable[_Union[_struct_pb2.Struct, _Mapping]]] = ...) -> None: ...
 
 class Edit(_message.Message):
-    __slots__ = ("target", "op", "alpha", "zero")
+    __slots__ = ("target", "op", "alpha", "zero", "rows", "columns", "factor", "keep", "subspace", "like", "kind", "seed")
     TARGET_FIELD_NUMBER: _ClassVar[int]
     OP_FIELD_NUMBER: _ClassVar[int]
     ALPHA_FIELD_NUMBER: _ClassVar[int]
     ZERO_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    FACTOR_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FIELD_NUMBER: _ClassVar[int]
+    SUBSPACE_FIELD_NUMBER: _ClassVar[int]
+    LIKE_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
     target: str
     op: str
     alpha: float
     zero: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, target: _Optional[str] = ..., op: _Optional[str] = ..., alpha: _Optional[float] = ..., zero: _Optional[_Iterable[str]] = ...) -> None: ...
+    rows: _containers.RepeatedScalarFieldContainer[int]
+    columns: _containers.RepeatedScalarFieldContainer[int]
+    factor: float
+    keep: int
+    subspace: str
+    like: Edit
+    kind: str
+    seed: int
+    def __init__(self, target: _Optional[str] = ..., op: _Optional[str] = ..., alpha: _Optional[float] = ..., zero: _Optional[_Iterable[str]] = ..., rows: _Optional[_Iterable[int]] = ..., columns: _Optional[_Iterable[int]] = ..., factor: _Optional[float] = ..., keep: _Optional[int] = ..., subspace: _Optional[str] = ..., like: _Optional[_Union[Edit, _Mapping]] = ..., kind: _Optional[str] = ..., seed: _Optional[int] = ...) -> None: ...
 
 class Ablation(_message.Message):
     __slots__ = ("name", "edits")
@@ -208,3 +226,101 @@ class ScoreReply(_message.Message):
     kl: _containers.RepeatedScalarFieldContainer[float]
     ablation: _struct_pb2.Struct
     def __init__(self, model: _Optional[str] = ..., num_characters: _Optional[int] = ..., baseline: _Optional[_Union[Score, _Mapping]] = ..., ablated: _Optional[_Union[Score, _Mapping]] = ..., delta_bpc: _Optional[float] = ..., mean_kl: _Optional[float] = ..., kl: _Optional[_Iterable[float]] = ..., ablation: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
+
+class CompareRequest(_message.Message):
+    __slots__ = ("model", "prompt", "unknown", "ablations", "top")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_FIELD_NUMBER: _ClassVar[int]
+    ABLATIONS_FIELD_NUMBER: _ClassVar[int]
+    TOP_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    prompt: str
+    unknown: str
+    ablations: _containers.RepeatedCompositeFieldContainer[Ablation]
+    top: int
+    def __init__(self, model: _Optional[str] = ..., prompt: _Optional[str] = ..., unknown: _Optional[str] = ..., ablations: _Optional[_Iterable[_Union[Ablation, _Mapping]]] = ..., top: _Optional[int] = ...) -> None: ...
+
+class CompareReply(_message.Message):
+    __slots__ = ("page",)
+    PAGE_FIELD_NUMBER: _ClassVar[int]
+    page: _struct_pb2.Struct
+    def __init__(self, page: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
+
+class TrialsRequest(_message.Message):
+    __slots__ = ("model", "ablation", "trials", "resamples", "seed")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    ABLATION_FIELD_NUMBER: _ClassVar[int]
+    TRIALS_FIELD_NUMBER: _ClassVar[int]
+    RESAMPLES_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    ablation: Ablation
+    trials: bytes
+    resamples: int
+    seed: int
+    def __init__(self, model: _Optional[str] = ..., ablation: _Optional[_Union[Ablation, _Mapping]] = ..., trials: _Optional[bytes] = ..., resamples: _Optional[int] = ..., seed: _Optional[int] = ...) -> None: ...
+
+class TrialsReply(_message.Message):
+    __slots__ = ("page",)
+    PAGE_FIELD_NUMBER: _ClassVar[int]
+    page: _struct_pb2.Struct
+    def __init__(self, page: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
+
+class SweepRequest(_message.Message):
+    __slots__ = ("model", "query", "text", "unknown", "ablations", "grid", "controls", "seed")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_FIELD_NUMBER: _ClassVar[int]
+    ABLATIONS_FIELD_NUMBER: _ClassVar[int]
+    GRID_FIELD_NUMBER: _ClassVar[int]
+    CONTROLS_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    query: str
+    text: str
+    unknown: str
+    ablations: _containers.RepeatedCompositeFieldContainer[Ablation]
+    grid: _struct_pb2.Struct
+    controls: int
+    seed: int
+    def __init__(self, model: _Optional[str] = ..., query: _Optional[str] = ..., text: _Optional[str] = ..., unknown: _Optional[str] = ..., ablations: _Optional[_Iterable[_Union[Ablation, _Mapping]]] = ..., grid: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., controls: _Optional[int] = ..., seed: _Optional[int] = ...) -> None: ...
+
+class SweepReply(_message.Message):
+    __slots__ = ("sweep",)
+    SWEEP_FIELD_NUMBER: _ClassVar[int]
+    sweep: _struct_pb2.Struct
+    def __init__(self, sweep: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
+
+class ListSweepsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListSweepsReply(_message.Message):
+    __slots__ = ("sweeps",)
+    SWEEPS_FIELD_NUMBER: _ClassVar[int]
+    sweeps: _containers.RepeatedCompositeFieldContainer[_struct_pb2.Struct]
+    def __init__(self, sweeps: _Optional[_Iterable[_Union[_struct_pb2.Struct, _Mapping]]] = ...) -> None: ...
+
+class WatchSweepRequest(_message.Message):
+    __slots__ = ("id", "start")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    start: int
+    def __init__(self, id: _Optional[str] = ..., start: _Optional[int] = ...) -> None: ...
+
+class SweepEvent(_message.Message):
+    __slots__ = ("point", "sweep")
+    POINT_FIELD_NUMBER: _ClassVar[int]
+    SWEEP_FIELD_NUMBER: _ClassVar[int]
+    point: _struct_pb2.Struct
+    sweep: _struct_pb2.Struct
+    def __init__(self, point: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., sweep: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
+
+class CancelSweepRequest(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    def __init__(self, id: _Optional[str] = ...) -> None: ...

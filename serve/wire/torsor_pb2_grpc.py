@@ -54,6 +54,36 @@ class TorsorStub:
                 request_serializer=serve_dot_wire_dot_torsor__pb2.ScoreRequest.SerializeToString,
                 response_deserializer=serve_dot_wire_dot_torsor__pb2.ScoreReply.FromString,
                 _registered_method=True)
+        self.Compare = channel.unary_unary(
+                '/torsor.v1.Torsor/Compare',
+                request_serializer=serve_dot_wire_dot_torsor__pb2.CompareRequest.SerializeToString,
+                response_deserializer=serve_dot_wire_dot_torsor__pb2.CompareReply.FromString,
+                _registered_method=True)
+        self.Trials = channel.unary_unary(
+                '/torsor.v1.Torsor/Trials',
+                request_serializer=serve_dot_wire_dot_torsor__pb2.TrialsRequest.SerializeToString,
+                response_deserializer=serve_dot_wire_dot_torsor__pb2.TrialsReply.FromString,
+                _registered_method=True)
+        self.StartSweep = channel.unary_unary(
+                '/torsor.v1.Torsor/StartSweep',
+                request_serializer=serve_dot_wire_dot_torsor__pb2.SweepRequest.SerializeToString,
+                response_deserializer=serve_dot_wire_dot_torsor__pb2.SweepReply.FromString,
+                _registered_method=True)
+        self.ListSweeps = channel.unary_unary(
+                '/torsor.v1.Torsor/ListSweeps',
+                request_serializer=serve_dot_wire_dot_torsor__pb2.ListSweepsRequest.SerializeToString,
+                response_deserializer=serve_dot_wire_dot_torsor__pb2.ListSweepsReply.FromString,
+                _registered_method=True)
+        self.WatchSweep = channel.unary_stream(
+                '/torsor.v1.Torsor/WatchSweep',
+                request_serializer=serve_dot_wire_dot_torsor__pb2.WatchSweepRequest.SerializeToString,
+                response_deserializer=serve_dot_wire_dot_torsor__pb2.SweepEvent.FromString,
+                _registered_method=True)
+        self.CancelSweep = channel.unary_unary(
+                '/torsor.v1.Torsor/CancelSweep',
+                request_serializer=serve_dot_wire_dot_torsor__pb2.CancelSweepRequest.SerializeToString,
+                response_deserializer=serve_dot_wire_dot_torsor__pb2.SweepReply.FromString,
+                _registered_method=True)
 
 
 class TorsorServicer:
@@ -86,6 +116,46 @@ class TorsorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Compare(self, request, context):
+        """What comes next after a prompt, for the plain model and under several ablations.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Trials(self, request, context):
+        """How well a model of a task does on trials, with an ablation beside the plain model.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StartSweep(self, request, context):
+        """Many ablations, one after the other, as a job that outlives the call and the server.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListSweeps(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchSweep(self, request, context):
+        """The points from number `start` on as they are done; the last event is the sweep, ended.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelSweep(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TorsorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -108,6 +178,36 @@ def add_TorsorServicer_to_server(servicer, server):
                     servicer.Score,
                     request_deserializer=serve_dot_wire_dot_torsor__pb2.ScoreRequest.FromString,
                     response_serializer=serve_dot_wire_dot_torsor__pb2.ScoreReply.SerializeToString,
+            ),
+            'Compare': grpc.unary_unary_rpc_method_handler(
+                    servicer.Compare,
+                    request_deserializer=serve_dot_wire_dot_torsor__pb2.CompareRequest.FromString,
+                    response_serializer=serve_dot_wire_dot_torsor__pb2.CompareReply.SerializeToString,
+            ),
+            'Trials': grpc.unary_unary_rpc_method_handler(
+                    servicer.Trials,
+                    request_deserializer=serve_dot_wire_dot_torsor__pb2.TrialsRequest.FromString,
+                    response_serializer=serve_dot_wire_dot_torsor__pb2.TrialsReply.SerializeToString,
+            ),
+            'StartSweep': grpc.unary_unary_rpc_method_handler(
+                    servicer.StartSweep,
+                    request_deserializer=serve_dot_wire_dot_torsor__pb2.SweepRequest.FromString,
+                    response_serializer=serve_dot_wire_dot_torsor__pb2.SweepReply.SerializeToString,
+            ),
+            'ListSweeps': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSweeps,
+                    request_deserializer=serve_dot_wire_dot_torsor__pb2.ListSweepsRequest.FromString,
+                    response_serializer=serve_dot_wire_dot_torsor__pb2.ListSweepsReply.SerializeToString,
+            ),
+            'WatchSweep': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchSweep,
+                    request_deserializer=serve_dot_wire_dot_torsor__pb2.WatchSweepRequest.FromString,
+                    response_serializer=serve_dot_wire_dot_torsor__pb2.SweepEvent.SerializeToString,
+            ),
+            'CancelSweep': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelSweep,
+                    request_deserializer=serve_dot_wire_dot_torsor__pb2.CancelSweepRequest.FromString,
+                    response_serializer=serve_dot_wire_dot_torsor__pb2.SweepReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -218,6 +318,168 @@ class Torsor:
             '/torsor.v1.Torsor/Score',
             serve_dot_wire_dot_torsor__pb2.ScoreRequest.SerializeToString,
             serve_dot_wire_dot_torsor__pb2.ScoreReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Compare(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/torsor.v1.Torsor/Compare',
+            serve_dot_wire_dot_torsor__pb2.CompareRequest.SerializeToString,
+            serve_dot_wire_dot_torsor__pb2.CompareReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Trials(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/torsor.v1.Torsor/Trials',
+            serve_dot_wire_dot_torsor__pb2.TrialsRequest.SerializeToString,
+            serve_dot_wire_dot_torsor__pb2.TrialsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StartSweep(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/torsor.v1.Torsor/StartSweep',
+            serve_dot_wire_dot_torsor__pb2.SweepRequest.SerializeToString,
+            serve_dot_wire_dot_torsor__pb2.SweepReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSweeps(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/torsor.v1.Torsor/ListSweeps',
+            serve_dot_wire_dot_torsor__pb2.ListSweepsRequest.SerializeToString,
+            serve_dot_wire_dot_torsor__pb2.ListSweepsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchSweep(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/torsor.v1.Torsor/WatchSweep',
+            serve_dot_wire_dot_torsor__pb2.WatchSweepRequest.SerializeToString,
+            serve_dot_wire_dot_torsor__pb2.SweepEvent.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelSweep(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/torsor.v1.Torsor/CancelSweep',
+            serve_dot_wire_dot_torsor__pb2.CancelSweepRequest.SerializeToString,
+            serve_dot_wire_dot_torsor__pb2.SweepReply.FromString,
             options,
             channel_credentials,
             insecure,

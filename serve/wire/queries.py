@@ -1,0 +1,107 @@
+"""What the queries about ablations may ask, once for HTTP and gRPC: compare, trials, sweep.
+
+Text is measured in characters.
+"""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from serve.wire.prompts import MAX_PROMPT_CHARACTERS
+from serve.wire.requests import MAX_SEED, AblationJson, Strict, Unknown
+
+MAX_COMPARED = 64  # ablations in one comparison
+MAX_TOP = 256  # characters of a distribution that are named
+MAX_RESAMPLES = 10_000
+MAX_UPLOAD_CHARACTERS = 12 << 20  # of a safetensors file in base64
+MAX_SWEEP_TEXT = 100_000  # characters
+MAX_POINTS = 4096  # of a sweep
+MAX_CONTROLS = 32  # random controls of each point
+
+QUERY_LIMITS = {  # by the names that errors say
+    "max_compared": MAX_COMPARED,
+    "max_top": MAX_TOP,
+    "max_resamples": MAX_RESAMPLES,
+    "max_sweep_text": MAX_SWEEP_TEXT,
+    "max_points": MAX_POINTS,
+    "max_controls": MAX_CONTROLS,
+}
+
+
+class CompareRequest(Strict):
+    """The body of `POST /v1/ablations/compare`: what comes next after a prompt."""
+
+    model: str | None = None
+    prompt: str = Field("", max_length=MAX_PROMPT_CHARACTERS, description="empty: from the start")
+    unknown: Unknown = "error"
+    ablations: list[AblationJson] = Field(min_length=1, max_length=MAX_COMPARED)
+    top: int = Field(10, ge=1, le=MAX_TOP, description="characters of each distribution to name")
+
+
+class UploadedTrials(Strict):
+    """Trials that a caller brings: N of T steps. `serve.manifest` says what each part is."""
+
+    inputs: list[Any]  # (T, N) or (T, N, X)
+    targets: list[Any]  # (T, N) or (T, N, Y); pooled: T is 1
+    mask: list[list[Annotated[float, Field(ge=0, le=1)]]] | None = Field(
+        None, description="(T, N), 1 where a step counts; left out: every step does"
+    )
+
+
+class TrialsRequest(Strict):
+    """The body of `POST /v1/ablations/trials`: how well a model of a task does."""
+
+    model: str | None = None
+    ablation: AblationJson | None = None
+    trials: UploadedTrials | None = Field(None, description="left out: the bundle's own")
+    safetensors: str | None = Field(
+        None,
+        max_length=MAX_UPLOAD_CHARACTERS,
+        description="the same three as a safetensors file in base64, instead of `trials`",
+    )
+    resamples: int = Field(
+        1000, ge=0, le=MAX_RESAMPLES, description="of the trials, for the intervals; 0: none"
+    )
+    seed: int = Field(0, ge=0, le=MAX_SEED, description="of the resamples")
+
+    @model_validator(mode="after")
+    def _check_one(self) -> Self:
+        if self.trials is not None and self.safetensors is not None:
+            raise ValueError("safetensors: found beside trials, expected one of them")
+        return self
+
+
+class Grid(Strict):
+    """A template of edits and the values of what it leaves open, as `$NAME`.
+
+    {"edits": [{"target": "recurrent", "op": "schur", "alpha": "$alpha", "zero": "$zero"}],
+     "axes": {"alpha": [0.85, 0.9], "zero": [["CC"], ["C→R"]]}}     four ablations
+    """
+
+    edits: list[dict[str, Any]] = Field(min_length=1)
+    axes: dict[str, list[Any]] = {}
+
+
+class SweepRequest(Strict):
+    """The body of `POST /v1/sweeps`: one query for many ablations, as a job."""
+
+    model: str | None = None
+    query: Literal["score", "trials"] = "score"
+    text: str | None = Field(None, min_length=1, max_length=MAX_SWEEP_TEXT, description="to score")
+    unknown: Unknown = "error"
+    ablations: list[AblationJson] = Field([], max_length=MAX_POINTS)
+    grid: Grid | None = None
+    controls: int = Field(
+        0, ge=0, le=MAX_CONTROLS, description="random ablations of the same mass beside each point"
+    )
+    seed: int = Field(0, ge=0, le=MAX_SEED, description="of the first control")
+
+    @model_validator(mode="after")
+    def _check_query(self) -> Self:
+        if self.query == "score" and self.text is None:
+            raise ValueError("text: found none, expected a text to score")
+        if self.query == "trials" and self.text is not None:
+            raise ValueError("text: found one, expected none beside query trials")
+        if not self.ablations and self.grid is None:
+            raise ValueError("ablations: found neither ablations nor a grid, expected some points")
+        return self
