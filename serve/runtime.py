@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from serve.ablation import Ablation, ablation_hash, apply_ablation, canonical, removed_json
+from serve.ablation import Ablation, ablation_hash, canonical
 from serve.bundle_checks import check_graph, check_trials, check_weights
 from serve.device import Device as Device
 from serve.device import DeviceError as DeviceError
 from serve.device import cuda_device_present as cuda_device_present
+from serve.edits import apply_ablation, removed_json
 from serve.manifest import (
     GRAPH_FILE,
     TRIALS_FILE,
