@@ -9,6 +9,7 @@ nobody waits for any more ends before its next run of the graph.
 
 import base64
 import binascii
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -125,13 +126,15 @@ def own_trials(bundle: Bundle) -> Trials:
 
 
 def mass_of(report: dict[str, Any] | None) -> float | None:
-    """What an ablation removed, as a share: of all its edits together, else of its only edit."""
-    if report is None:
+    """What an ablation removed, of all its edits together; None where it isn't known."""
+    removed = report["removed"] if report is not None else []
+    if len(removed) == 1:
+        return float(removed[0]["mass"])
+    norms = [edit.get("norm") for edit in removed]
+    if not removed or None in norms or not any(norms):
         return None
-    whole = report.get("mass")
-    if whole is None and len(report["removed"]) == 1:
-        whole = report["removed"][0]["mass"]
-    return None if whole is None else float(whole)
+    gone = math.fsum((edit["mass"] * edit["norm"]) ** 2 for edit in removed)
+    return math.sqrt(gone / math.fsum(norm**2 for norm in norms))
 
 
 async def _asked_trials(
