@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from serve import metrics
 from serve.bootstrap import (
+    RIGHT,
     Measured,
     are_signs,
     centre_of,
@@ -74,6 +75,8 @@ async def measure(host: Host, bundle: Bundle, session: Session, trials: Trials) 
     def run(feeds: Arrays) -> Arrays:
         if gone.is_set():
             raise _Abandoned
+        if host.trials.closed:
+            raise RequestError("unavailable", "the server has stopped; try another one")
         if time.monotonic() > until:
             limit = f"{host.engine.limits.total_timeout_s} s (total_timeout_s)"
             raise RequestError("timeout", f"trials: not done after {limit}; bring fewer of them")
@@ -178,11 +181,14 @@ def _measure(
         table, finite = _sum_batch(bundle, run, initial, some, weight[:, part], centre)
         rows.append(table)
         num_strays += int((~finite).sum())
+    table, signs = np.concatenate(rows), are_signs(task, trials, weight)
+    if task.targets == "vectors" and not signs:
+        table[:, RIGHT] = np.nan  # a sign is right or wrong only where the target has one
     return Measured(
-        table=np.concatenate(rows),
+        table=table,
         num_steps=len(trials.inputs),
         num_strays=num_strays,
-        signs=are_signs(task, trials, weight),
+        signs=signs,
     )
 
 

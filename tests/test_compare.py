@@ -55,14 +55,15 @@ def probabilities(logits: Any) -> Any:
 
 
 def by_hand(host: Host, removed: Any) -> Any:
-    """p of the tanh RNN, in NumPy: h = tanh(W_rec h + W_in x), y = W_out h."""
+    """p of the tanh RNN, in NumPy: h' = tanh(W_xh x + W_hh h + b_h), y = W_hy h + b_y."""
     bundle = host.bundle(TANH)
-    weights = load_file(bundle.folder / WEIGHTS_FILE)
-    recurrent = weights["recurrent"].astype(np.float64) * (0.0 if removed else 1.0)
-    h = bundle.initial["h"].astype(np.float64)
+    read = load_file(bundle.folder / WEIGHTS_FILE)
+    weights = {name: value.astype(np.float64) for name, value in read.items()}
+    recurrent = weights["recurrent"] * (0.0 if removed else 1.0)
+    h = weights["initial.h"]
     for index in host.vocabularies[TANH].encode(PROMPT, "prompt", "error"):
-        h = np.tanh(recurrent @ h + weights["input"].astype(np.float64)[:, index])
-    return probabilities(weights["readout"].astype(np.float64) @ h)
+        h = np.tanh(recurrent @ h + weights["input"][index] + weights["recurrent.bias"])
+    return probabilities(weights["readout"] @ h + weights["readout.bias"])
 
 
 @pytest.mark.parametrize("removed", [False, True])
@@ -175,8 +176,8 @@ def run(server: Any, *words: str) -> str:
 
 
 def test_the_command_line_compares(server: Any, host: Host) -> None:
-    words = ("compare", PROMPT, "--edit", json.dumps(CC), "--top", "3")
-    words += ("--ablation", json.dumps(ABLATIONS[2]))
+    words = ["compare", PROMPT, "--edit", json.dumps(CC), "--top", "3"]
+    words += ["--ablation", json.dumps(ABLATIONS[2])]
     page = json.loads(run(server, *words, "--json"))
     expected = read_compare(ask(host, ablations=[ABLATIONS[2], {"edits": [CC]}], top=3))
     found = [one["kl_bits"] for one in page["ablations"]]

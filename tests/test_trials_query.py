@@ -442,6 +442,25 @@ def test_a_full_queue_names_its_limit(host: Host) -> None:
     asyncio.run(fill())
 
 
+def test_a_host_that_closes_ends_a_query_before_its_next_run(folders: list[Path]) -> None:
+    bundle = Bundle(folders[0], CPU)
+    session: Any = Counted(bundle.plain.session)
+    closing = Host({bundle.name: bundle})
+
+    async def close() -> None:
+        task = asyncio.create_task(measure(closing, bundle, session, bundle.trials))
+        await asyncio.to_thread(session.began.wait)
+        closing.trials.close()
+        session.goes_on.set()
+        with pytest.raises(RequestError, match="the server has stopped"):
+            await task
+        with pytest.raises(RequestError, match="the server is shutting down"):
+            await measure(closing, bundle, session, bundle.trials)
+
+    asyncio.run(close())
+    assert session.num_runs == 1
+
+
 def test_the_plain_model_runs_once_on_its_own_trials(host: Host) -> None:
     bundle = host.bundle("small-copy")
     first = measured(host, bundle, bundle.trials)
