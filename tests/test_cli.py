@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import pytest
 
-from clients import commands
+from clients import commands, tables
 from clients.cli import main
 from clients.errors import ServerError
 from clients.results import (
@@ -195,6 +195,35 @@ def test_a_bad_ablation_is_explained(
         assert main([*command, "--ablation", source]) == 1
         assert f"torsor {command[0]}: {words}" in capsys.readouterr().err
     assert not fake.asked
+
+
+def test_edits_are_one_ablation(fake: FakeClient, capsys: Capture, tmp_path: Path) -> None:
+    path, edit = tmp_path / "text", EDITS["edits"][0]
+    path.write_text("abc")
+    edits = ["--edit", json.dumps(edit)] * 2
+    for words in (["score", str(path)], ["ablate", "--text", str(path)], ["ablate", "x"]):
+        assert main([*words, *edits]) == 0
+    assert [asked[0][1] for asked in fake.asked] == [{"edits": [edit, edit]}] * 3
+    capsys.readouterr()
+    for source, words in (("[]", "found [], expected an object"), ("{", "found invalid JSON")):
+        assert main(["generate", "--edit", source]) == 1
+        assert f"torsor generate: --edit: {words}" in capsys.readouterr().err
+    assert main(["ablate", "x", "--text", str(path), *edits]) == 1
+    assert "--text: found beside a prompt" in capsys.readouterr().err
+
+
+def test_what_was_removed_says_its_settings() -> None:
+    schur = {"target": "recurrent", "op": "schur", "alpha": 0.9, "zero": ["C→R", "CC"]}
+    control = {"op": "random", "like": schur, "seed": 3}
+    removed = {"target": "recurrent", "mass": 0.5, "warnings": []}
+    page = {
+        "edits": [schur, control],
+        "removed": [removed | {"op": "schur"}, removed | {"op": "random"}],
+    }
+    assert tables.removed(page) == [
+        "recurrent schur (alpha 0.9, zero C→R CC): mass 0.5000",
+        "recurrent random (like recurrent schur (alpha 0.9, zero C→R CC), seed 3): mass 0.5000",
+    ]
 
 
 def test_a_bad_ablation_file_is_named(fake: FakeClient, capsys: Capture, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ NARROW: dict[str, Any] = {  # fields of requests: the part of what they take tha
     "tokens": IDS,
     "text": WORDS,
     "ablation": {"enum": [None, {"edits": []}, {"edits": [{"target": "readout", "op": "zero"}]}]},
+    "ablations": {"enum": [[{"edits": []}], [{"edits": [{"target": "readout", "op": "zero"}]}]]},
     "inputs": {"enum": [[FORCED], [FORCED | {"data": [[-1]]}]]},
     "outputs": {"enum": [[], [{"name": "tokens"}]]},
 }

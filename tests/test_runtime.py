@@ -406,7 +406,7 @@ def test_an_ablation_that_does_not_fit_is_refused_and_not_kept(small: Bundle) ->
     assert small.variant(zero("input")).report is not None
 
 
-@pytest.mark.parametrize("name", ["nowhere", "step_axis", "tokens", "num_steps", "initial.h"])
+@pytest.mark.parametrize("name", ["nowhere", "step_axis", "tokens", "num_steps"])
 def test_an_edit_of_what_is_no_external_weight_fails_loudly(small: Bundle, name: str) -> None:
     with pytest.raises(BundleError, match=f"{GRAPH_FILE}: the runtime can't load it"):
         Session(small.folder, small.manifest, CPU, {name: np.zeros(12, np.float32)})
