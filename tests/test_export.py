@@ -39,7 +39,7 @@ from export.parity import (
     measure_parity,
 )
 from export.weights import set_weights
-from serve.ablation import apply_ablation, parse_ablation
+from serve.ablation import OPERATIONS, apply_ablation, parse_ablation
 from serve.manifest import GRAPH_FILE, MANIFEST_FILE, WEIGHTS_FILE, read_manifest
 from serve.runtime import Bundle, Device, Session
 from serve.settings import SHIPPED
@@ -459,6 +459,7 @@ def cases(small: Exported) -> list[dict[str, Any]]:
         {"target": target.name, "op": op, **(schur if op == "schur" else {})}
         for target in small.bundle.manifest.targets
         for op in target.ops
+        if op in OPERATIONS and op != "project"
     ]
 
 

@@ -42,7 +42,7 @@ from export.task_parity import (
     random_inputs,
 )
 from export.task_trials import choose_trials, probed_trials
-from serve.ablation import apply_ablation, parse_ablation
+from serve.ablation import OPERATIONS, apply_ablation, parse_ablation
 from serve.manifest import GRAPH_FILE, TRIALS_FILE, WEIGHTS_FILE
 from serve.runtime import Bundle, Device, Session
 from serve.trials import run_trials, score_trials
@@ -329,6 +329,7 @@ def cases(small: Exported) -> list[dict[str, Any]]:
         {"target": target.name, "op": op, **(schur if op == "schur" else {})}
         for target in small.bundle.manifest.targets
         for op in target.ops
+        if op in OPERATIONS and op != "project"
     ]
 
 
