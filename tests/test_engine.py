@@ -174,6 +174,8 @@ def test_a_run_that_fails_ends_its_own_group_only(
     engine: Engine, bundles: dict[str, Bundle]
 ) -> None:
     class Broken:
+        initial: dict[str, NDArray[Any]] = {}
+
         def run(self, feeds: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
             raise RuntimeError("out of memory")
 
@@ -183,6 +185,25 @@ def test_a_run_that_fails_ends_its_own_group_only(
     finish(engine, [broken, well])
     assert broken.error is not None and "out of memory" in broken.error.message
     assert well.error is None and len(collect(well)[0]) == 50
+
+
+def test_a_stream_starts_from_the_initial_state_of_its_session(
+    engine: Engine, bundle: Bundle
+) -> None:
+    state = bundle.states[0]
+    edited = {state.initial: np.full(state.shape, 0.25, np.float32)}
+    session = Session(
+        bundle.folder, bundle.manifest, bundle.device, edited, initial=bundle.initial
+    )
+    moved, plain = stream(bundle, session=session), stream(bundle)
+    table = Table(bundle, 2, StateCache(0))
+    for one in (moved, plain):
+        table.enter(one)
+    for name, value in (plain.session.initial | session.initial).items():
+        np.testing.assert_array_equal(table.slots.rows(moved.slot)[name], value)
+    np.testing.assert_array_equal(
+        table.slots.rows(plain.slot)[state.name], bundle.initial[state.name]
+    )
 
 
 def test_a_full_queue_refuses_all_of_a_request_and_takes_others_later(

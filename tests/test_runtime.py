@@ -39,6 +39,7 @@ from serve.runtime import (
     load_bundles,
 )
 from serve.settings import SHIPPED
+from serve.symmetry import act, draw
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]
@@ -410,6 +411,36 @@ def test_an_ablation_that_does_not_fit_is_refused_and_not_kept(small: Bundle) ->
 def test_an_edit_of_what_is_no_external_weight_fails_loudly(small: Bundle, name: str) -> None:
     with pytest.raises(BundleError, match=f"{GRAPH_FILE}: the runtime can't load it"):
         Session(small.folder, small.manifest, CPU, {name: np.zeros(12, np.float32)})
+
+
+def test_a_session_has_the_initial_states_that_it_was_given_or_that_were_edited(
+    small: Bundle,
+) -> None:
+    assert list(small.plain.session.initial) == ["h"]
+    assert small.plain.session.initial["h"] is small.initial["h"]
+    ones = np.ones(12, np.float32)
+    session = Session(small.folder, small.manifest, CPU, {"initial.h": ones}, initial=small.initial)
+    assert session.initial == {"h": ones}
+    feeds = make_feeds(small, 4, 6)
+    assert bits(session.run(feeds)) == bits(small.plain.session.run(feeds))
+
+
+@pytest.mark.parametrize("family", ["osm-rnn", "osm-former"])
+def test_a_symmetry_of_all_that_a_bundle_holds_leaves_its_logits_as_they_are(
+    exported: Callable[[str], Path], family: str
+) -> None:
+    """The initial state and the subspace too, which the graph takes from nowhere."""
+    bundle = Bundle(exported(family) / "bundle", CPU)
+    assert bundle.manifest.symmetries
+    for symmetry in bundle.manifest.symmetries:
+        edited = act(symmetry, draw(symmetry, 0), bundle.weights)
+        session = Session(bundle.folder, bundle.manifest, CPU, edited, initial=bundle.initial)
+        feeds = make_feeds(bundle, 4, 6)
+        expected = bundle.plain.session.run(feeds)
+        feeds["forced"] = expected["tokens"]
+        feeds |= {f"state.{n}": np.stack([value] * 4) for n, value in session.initial.items()}
+        found = session.run(feeds)
+        np.testing.assert_allclose(found["logits"], expected["logits"], rtol=0.0, atol=2e-5)
 
 
 @pytest.mark.parametrize(

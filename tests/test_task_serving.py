@@ -21,6 +21,7 @@ from serve.wire.errors import RequestError
 
 TEXT = "tanh-rnn-shakespeare"
 CPU = Device("cpu", 1)
+OSM_TARGETS = {"mixing", "prototypes", "input"}
 ABLATION = {"edits": [{"target": "mixing", "op": "identity"}]}
 
 
