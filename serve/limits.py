@@ -1,30 +1,30 @@
 """Every limit of a server, by the name that its errors say. `GET /v1/limits` shows them.
 
-| limit                  | of what                                                                  |
-|------------------------|--------------------------------------------------------------------------|
-| queue_timeout_s        | from arrival to a slot                                                   |
-| first_timeout_s        | from the slot to the first written character; scoring has none           |
-| total_timeout_s        | from arrival to the last character                                       |
-| unread_timeout_s       | that a stream rests because its client doesn't read                      |
-| body_timeout_s         | for the body of a request over HTTP                                      |
-| max_streams            | streams that run at once, a model; the others wait                       |
-| max_waiting            | streams that wait                                                        |
-| max_background         | streams of sweeps that run at once, a model, beside `max_streams`        |
-| max_background_waiting | of them that wait                                                        |
-| max_queued_ablations   | ablations that are being prepared                                        |
-| max_queued_inferences  | single runs that wait                                                    |
-| max_prompt_characters  | characters of a prompt, or of a text to score                            |
-| max_tokens             | characters that a request may take, prompt and text of all choices       |
-| max_choices            | `n`                                                                      |
-| max_stops              | stop strings                                                             |
-| max_stop_characters    | characters of one of them                                                |
-| max_logprobs           | alternatives a character                                                 |
-| max_logprobs_total     | log-probabilities in one answer                                          |
-| max_detailed           | characters of a text that is scored with detail                          |
-| max_body_bytes         | of a request over HTTP                                                   |
-| max_json_parts         | strings, lists and objects in such a body                                |
-| max_json_numbers       | values in its lists and objects                                          |
-| max_message_bytes      | of a request over gRPC                                                   |
+| limit                 | of what                                                                  |
+|-----------------------|--------------------------------------------------------------------------|
+| queue_timeout_s       | from arrival to a slot                                                   |
+| first_timeout_s       | from the slot to the first written character; scoring has none           |
+| total_timeout_s       | from arrival to the last character                                       |
+| unread_timeout_s      | that a stream rests because its client doesn't read                      |
+| body_timeout_s        | for the body of a request over HTTP                                      |
+| max_streams           | streams that run at once, a model; the others wait                       |
+| max_waiting           | streams that wait                                                        |
+| max_background        | streams of sweeps that run at once, a model, beside `max_streams`        |
+| max_queued_background | of them that wait                                                        |
+| max_queued_ablations  | ablations that are being prepared                                        |
+| max_queued_inferences | single runs that wait                                                    |
+| max_prompt_characters | characters of a prompt, or of a text to score                            |
+| max_tokens            | characters that a request may take, prompt and text of all choices       |
+| max_choices           | `n`                                                                      |
+| max_stops             | stop strings                                                             |
+| max_stop_characters   | characters of one of them                                                |
+| max_logprobs          | alternatives a character                                                 |
+| max_logprobs_total    | log-probabilities in one answer                                          |
+| max_detailed          | characters of a text that is scored with detail                          |
+| max_body_bytes        | of a request over HTTP                                                   |
+| max_json_parts        | strings, lists and objects in such a body                                |
+| max_json_numbers      | values in its lists and objects                                          |
+| max_message_bytes     | of a request over gRPC                                                   |
 
 Those of API keys stand in serve/access.py.
 """
@@ -50,7 +50,7 @@ def all_limits(engine: Limits) -> dict[str, float]:
         "max_streams": engine.max_streams,
         "max_waiting": engine.max_waiting,
         "max_background": engine.max_background,
-        "max_background_waiting": engine.max_background_waiting,
+        "max_queued_background": engine.max_queued_background,
         "max_queued_ablations": MAX_QUEUED_ABLATIONS,
         "max_queued_inferences": MAX_QUEUED_INFERENCES,
         **requests.LIMITS,

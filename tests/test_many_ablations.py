@@ -156,11 +156,11 @@ def test_a_background_stream_gives_way_and_still_goes_on(engine: Engine, bundle:
 
 
 def test_background_streams_neither_fill_the_queue_nor_take_the_slots(bundle: Bundle) -> None:
-    limits = Limits(max_streams=2, max_waiting=2, max_background=3, max_background_waiting=5)
+    limits = Limits(max_streams=2, max_waiting=2, max_background=3, max_queued_background=5)
     engine = Engine([bundle], limits)
     sweep = [stream(bundle, background=True, seed=i) for i in range(8)]
     engine.submit(sweep[:5])
-    with pytest.raises(RequestError, match="max_background_waiting") as caught:
+    with pytest.raises(RequestError, match="max_queued_background") as caught:
         engine.submit(sweep[5:])
     assert caught.value.code == "queue_full"
     engine.tick()
