@@ -9,6 +9,7 @@ from urllib.parse import quote
 from clients import answers, options
 from clients.errors import ServerError, TorsorError, UnexpectedAnswer
 from clients.events import MALFORMED, error_of
+from clients.query_results import CompareResult, TrialsResult, read_compare, read_trials
 from clients.results import (
     Chunk,
     Completion,
@@ -93,6 +94,24 @@ def score(
     """Bits per character of a text."""
     body = options.score_body(text, ablation, given)
     return Call("POST", "v1/ablations/score", answers.read_score, _content(body))
+
+
+def compare(
+    prompt: str, ablations: list[options.Ablation], given: options.CompareOptions
+) -> Call[CompareResult]:
+    """What comes next after a prompt."""
+    body = options.compare_body(prompt, ablations, given)
+    return Call("POST", "v1/ablations/compare", read_compare, _content(body))
+
+
+def trials(
+    ablation: options.Ablation | None,
+    uploaded: options.Uploaded | None,
+    given: options.TrialsOptions,
+) -> Call[TrialsResult]:
+    """How well a model of a task does."""
+    body = options.trials_body(ablation, uploaded, given)
+    return Call("POST", "v1/ablations/trials", read_trials, _content(body))
 
 
 def first_model(held: tuple[ModelInfo, ...]) -> str:

@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import NamedTuple
 
 from clients.errors import TorsorError
+from clients.query_parsers import add_ablation, add_compare, add_trials
 
 INTERRUPTED = 130
 
@@ -64,7 +65,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="write text; it appears as it streams",
     )
     _add_prompt(generate)
-    generate.add_argument("--ablation", metavar="JSON|FILE", help="edits of the model's weights")
+    add_ablation(generate)
     generate.add_argument("--save-state", metavar="FILE", help="write the state at the end to FILE")
     generate.add_argument("--state", metavar="FILE", help="go on from the state in FILE")
     ablate = commands.add_parser(
@@ -74,7 +75,10 @@ def make_parser() -> argparse.ArgumentParser:
         help="the same prompt with and without an ablation",
     )
     _add_prompt(ablate)
-    ablate.add_argument("--ablation", metavar="JSON|FILE", required=True, help="the edits")
+    ablate.add_argument(
+        "--text", metavar="FILE", help="score this text both ways instead of writing; -: stdin"
+    )
+    add_ablation(ablate, required=True)
     _add_score(
         commands.add_parser(
             "score", allow_abbrev=False, parents=[server], help="bits per character of a text"
@@ -95,6 +99,11 @@ def make_parser() -> argparse.ArgumentParser:
         "structure", allow_abbrev=False, parents=[server], help="what can be ablated"
     )
     _add_model(structure)
+    _add_model(add_trials(commands, server))
+    compare = add_compare(commands, server)
+    _add_prompt(compare)
+    _add_model(compare)
+    _add_unknown(compare)
     return parser
 
 
@@ -146,7 +155,7 @@ def _add_unknown(parser: argparse.ArgumentParser) -> None:
 def _add_score(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="a UTF-8 text; -: stdin")
     parser.add_argument("--limit", type=_positive, metavar="N", help="only its first N characters")
-    parser.add_argument("--ablation", metavar="JSON|FILE", help="score the ablated model beside it")
+    add_ablation(parser)
     _add_model(parser)
     _add_unknown(parser)
 

@@ -9,8 +9,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from clients import tables
-from clients.options import Ablation, GenerateOptions, PairOptions
+from clients import query_commands, tables
+from clients.inputs import asked_ablation, read_file, read_prompt, read_text
+from clients.options import GenerateOptions, PairOptions
 from clients.results import Chunk, join_pair, to_json
 
 if TYPE_CHECKING:  # only the client that is asked for is loaded
@@ -43,31 +44,12 @@ def open_client(url: str | None, over_grpc: bool, ca: str | None) -> "Client":
     return HttpClient(url, api_key=api_key, ca=ca)
 
 
-def read_ablation(source: str | None) -> Ablation | None:
-    """The ablation in a JSON text or in a file of one; ValueError if there is none in it."""
-    if source is None:
-        return None
-    is_text = source.lstrip()[:1] in ("{", "[")
-    text = source if is_text else _read_file(source, "--ablation: expected JSON or its file, ")
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        where = "" if is_text else f" in {source}"
-        raise ValueError(f"--ablation: found invalid JSON{where}: {error}") from None
-    if not isinstance(value, dict):
-        raise ValueError(
-            f"--ablation: found {value!r:.60}, expected an object: "
-            '{"edits": [{"target": ..., "op": ...}]}'
-        )
-    return value
-
-
 def _generate(client: "Client", args: Namespace) -> None:
     options = GenerateOptions(**_sampling(args))  # type: ignore[typeddict-item]  # not all of them
-    options["ablation"] = read_ablation(args.ablation)
+    options["ablation"] = asked_ablation(args)
     options["save_state"] = True if args.save_state else None
-    options["state"] = _read_file(args.state, "--state: ").strip() if args.state else None
-    prompt, states = _read_prompt(args.prompt), list[str]()
+    options["state"] = read_file(args.state, "--state: ").strip() if args.state else None
+    prompt, states = read_prompt(args.prompt), list[str]()
     if args.json:
         completion = client.complete(prompt, **options)
         states += [choice.state for choice in completion.choices if choice.state]
@@ -115,15 +97,17 @@ def _write(stream: Iterable[Chunk], drawn: bool) -> None:
 
 
 def _ablate(client: "Client", args: Namespace) -> None:
-    ablation = read_ablation(args.ablation)
+    if args.text is not None:
+        return query_commands.ablate_text(client, args)
+    ablation = asked_ablation(args)
     assert ablation is not None  # argparse requires it
-    pair = join_pair(client.generate_pair(_read_prompt(args.prompt), ablation, **_sampling(args)))
+    pair = join_pair(client.generate_pair(read_prompt(args.prompt), ablation, **_sampling(args)))
     print(to_json(pair) if args.json else tables.pair(pair))
 
 
 def _score(client: "Client", args: Namespace) -> None:
-    ablation = read_ablation(args.ablation)
-    text = _read_stdin() if args.file == "-" else _read_file(args.file, "FILE: ")
+    ablation = asked_ablation(args)
+    text = read_text(args.file, "FILE: ")
     result = client.score(text[: args.limit], ablation, model=args.model, unknown=args.unknown)
     print(to_json(result) if args.json else tables.score(result))
 
@@ -157,6 +141,8 @@ COMMANDS: dict[str, Callable[["Client", Namespace], None]] = {
     "models": _models,
     "manage": _manage,
     "structure": _structure,
+    "trials": query_commands.trials,
+    "compare": query_commands.compare,
 }
 
 
@@ -171,28 +157,3 @@ def _sampling(args: Namespace) -> PairOptions:
         stop=args.stop,
         unknown=args.unknown,
     )
-
-
-def _read_prompt(prompt: str) -> str:
-    return _read_stdin() if prompt == "-" else prompt
-
-
-def _read_stdin() -> str:
-    return _decode(sys.stdin.buffer.read(), "stdin")
-
-
-def _read_file(path: str, label: str) -> str:
-    try:
-        return _decode(Path(path).read_bytes(), path)  # bytes: newlines stay as they are
-    except OSError as error:
-        raise ValueError(f"{label}found {path!r:.60}: {error.strerror}") from None
-
-
-def _decode(content: bytes, source: str) -> str:
-    try:
-        return content.decode()
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{source}: found bytes that are not UTF-8 ({error.reason} at {error.start}), "
-            "expected a UTF-8 text: convert it first"
-        ) from None

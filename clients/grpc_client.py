@@ -22,6 +22,7 @@ from clients.errors import (
     UnexpectedAnswer,
 )
 from clients.events import MALFORMED
+from clients.grpc_queries import GrpcQueries
 from clients.options import (
     Ablation,
     GenerateOptions,
@@ -53,7 +54,7 @@ LOOPBACK = ("127.0.0.1:", "localhost:", "[::1]:")
 Request = TypeVar("Request", bound=Message)
 
 
-class GrpcClient:
+class GrpcClient(GrpcQueries):
     """`target` is HOST:PORT; `deadline_s` the time for a whole call, None: the server's limits.
 
     With TLS where `tls` is true, `ca` names a file of certificates to trust, or `target` begins

@@ -25,6 +25,7 @@ from clients.access import bearer, read_ca
 from clients.calls import Call, StreamCall
 from clients.errors import ConnectionFailed, StreamBroken
 from clients.events import EventStream
+from clients.http_queries import AsyncQueries, Queries
 from clients.options import Ablation, GenerateOptions, PairOptions, ScoreOptions
 from clients.results import Chunk, Completion, ModelInfo, ScoreResult, Structure
 
@@ -35,7 +36,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 Answer = TypeVar("Answer")
 
 
-class HttpClient:
+class HttpClient(Queries):
     """`max_silence_s`: the longest wait for the next byte; None leaves limits to the server.
 
     ValueError for a `url` that is not one.
@@ -126,7 +127,7 @@ class HttpClient:
         events.end()
 
 
-class AsyncHttpClient:
+class AsyncHttpClient(AsyncQueries):
     """`HttpClient` for asyncio; a stream that is left early is closed by its `aclose`."""
 
     def __init__(

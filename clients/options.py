@@ -4,13 +4,18 @@ An option left out, or None, takes the server's default (see serve/wire/requests
 not exist is a TypeError, one that has a wrong value a ServerError that names the field.
 """
 
+import base64
 from typing import Any, TypedDict
 
 from clients.errors import ServerError
 from serve.wire.errors import RequestError
+from serve.wire.queries import CompareRequest, TrialsRequest
 from serve.wire.requests import GenerateRequest, Request, ScoreRequest, parse_request
 
 Ablation = dict[str, Any]  # {"name": ..., "edits": [{"target": ..., "op": ..., ...}, ...]}
+
+
+Uploaded = bytes | dict[str, Any]  # a safetensors file of trials, or the same parts as lists
 
 
 class PairOptions(TypedDict, total=False):
@@ -46,6 +51,22 @@ class ScoreOptions(TypedDict, total=False):
     detail: bool | None  # also per-character log-probabilities and KL
 
 
+class CompareOptions(TypedDict, total=False):
+    """Options of `compare`."""
+
+    model: str | None
+    unknown: str | None
+    top: int | None  # characters of each distribution to name
+
+
+class TrialsOptions(TypedDict, total=False):
+    """Options of `trials`."""
+
+    model: str | None  # left out: the first of a task that the server holds
+    resamples: int | None  # of the trials, for the intervals; 0: none
+    seed: int | None  # of the resamples
+
+
 def generate_body(prompt: str, options: GenerateOptions) -> dict[str, Any]:
     """The request of `generate` and `complete`, as JSON."""
     return _checked(GenerateRequest, {"prompt": prompt}, options, GenerateOptions)
@@ -61,6 +82,24 @@ def score_body(text: str, ablation: Ablation | None, options: ScoreOptions) -> d
     """The request of `score`, as JSON."""
     given = {"text": text} | ({} if ablation is None else {"ablation": ablation})
     return _checked(ScoreRequest, given, options, ScoreOptions)
+
+
+def compare_body(prompt: str, ablations: list[Ablation], options: CompareOptions) -> dict[str, Any]:
+    """The request of `compare`, as JSON."""
+    given = {"prompt": prompt, "ablations": ablations}
+    return _checked(CompareRequest, given, options, CompareOptions)
+
+
+def trials_body(
+    ablation: Ablation | None, trials: Uploaded | None, options: TrialsOptions
+) -> dict[str, Any]:
+    """The request of `trials`, as JSON; a safetensors file stands in it in base64."""
+    given: dict[str, Any] = {} if ablation is None else {"ablation": ablation}
+    if isinstance(trials, bytes):
+        given["safetensors"] = base64.b64encode(trials).decode()
+    elif trials is not None:
+        given["trials"] = trials
+    return _checked(TrialsRequest, given, options, TrialsOptions)
 
 
 def _checked(

@@ -25,7 +25,7 @@ def models(held: Iterable[ModelInfo]) -> str:
         )
         for model in held
     ]
-    return _align(rows)
+    return align(rows)
 
 
 def structure(page: Structure) -> str:
@@ -38,7 +38,7 @@ def structure(page: Structure) -> str:
     for target in page.targets:
         warnings = target.spectrum.warnings if target.spectrum else ()
         notes += [(target.name, note) for note in (target.meaning, *warnings)]
-    return f"{page.model}\n\n{_align(rows)}\n\n{_align(notes)}"
+    return f"{page.model}\n\n{align(rows)}\n\n{align(notes)}"
 
 
 def score(result: ScoreResult) -> str:
@@ -51,10 +51,10 @@ def score(result: ScoreResult) -> str:
     if result.ablated is not None:
         rows += [
             ("ablated BPC", f"{result.ablated.bpc:.4f}"),
-            ("ΔBPC", _number(result.delta_bpc, "+.4f")),
-            ("mean KL", f"{_number(result.mean_kl, '.4f')} bits"),
+            ("ΔBPC", number(result.delta_bpc, "+.4f")),
+            ("mean KL", f"{number(result.mean_kl, '.4f')} bits"),
         ]
-    return _align(rows + [("removed", line) for line in removed(result.ablation)])
+    return align(rows + [("removed", line) for line in removed(result.ablation)])
 
 
 def pair(texts: Pair) -> str:
@@ -65,17 +65,32 @@ def pair(texts: Pair) -> str:
     rows += [("removed", line) for line in removed(texts.ablation)]
     return (
         f"== baseline ==\n{texts.baseline.text}\n\n"
-        f"== ablated ==\n{texts.ablated.text}\n\n{_align(rows)}"
+        f"== ablated ==\n{texts.ablated.text}\n\n{align(rows)}"
     )
 
 
 def removed(ablation: Json) -> list[str]:
     """One line an edit: what it removed, as a share of its target's Frobenius norm."""
     lines = []
-    for edit in (ablation or {}).get("removed", []):
+    page = ablation or {}
+    removed = page.get("removed", [])
+    for asked, edit in zip(page.get("edits", []), removed, strict=True):
         warnings = "".join(f"; {warning}" for warning in edit.get("warnings", []))
-        lines.append(f"{edit['target']} {edit['op']}: mass {edit['mass']:.4f}{warnings}")
+        done = f"{edit['target']} {edit['op']}{_settings(asked)}"
+        lines.append(f"{done}: mass {edit['mass']:.4f}{warnings}")
     return lines
+
+
+def _settings(edit: Json) -> str:
+    """What an edit says beside target and op, in brackets: (alpha 0.9, zero C→R CC)."""
+    said = [f"{key} {_setting(edit[key])}" for key in edit if key not in ("target", "op")]
+    return f" ({', '.join(sorted(said))})" if said else ""
+
+
+def _setting(value: Json) -> str:
+    if isinstance(value, dict):  # the edit that a control is like
+        return f"{value.get('target', '')} {value['op']}{_settings(value)}".strip()
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _task_cells(model: ModelInfo) -> Row:
@@ -97,11 +112,13 @@ def _target_row(target: Target) -> Row:
     return (*row, f"{spectrum.rho:.4f}", str(spectrum.n_R), str(spectrum.n_C), *masses)
 
 
-def _number(value: float | None, form: str) -> str:
+def number(value: float | None, form: str) -> str:
+    """A number in a format; None is `-`."""
     return NOTHING if value is None else format(value, form)
 
 
-def _align(rows: Sequence[Row]) -> str:
+def align(rows: Sequence[Row]) -> str:
+    """Lines whose columns stand under each other."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
     return "\n".join(lines)

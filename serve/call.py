@@ -2,7 +2,8 @@
 
     with call:                        entrances open it, around everything that the request does
         note_streams(streams, ...)    whoever opens streams says so
-        note_error(code)              whoever answers an error says so
+        note_query(model, ...)          whoever runs a model without streams
+    note_error(code)              whoever answers an error says so
 
 At its end comes one line in the log, and one span a stream where traces are collected. Neither
 holds a prompt, a text or a key.
@@ -40,6 +41,7 @@ class Call:
         self._headers, self._tracing = headers, tracing
         self._arrived = time.monotonic()
         self._streams: list[Stream] = []
+        self._model: str | None = None  # where no stream says it
         self._ablation: str | None = None
 
     def __enter__(self) -> Self:
@@ -59,6 +61,10 @@ class Call:
         self._streams += streams
         self._ablation = ablation
 
+    def name_model(self, model: str, ablation: str | None) -> None:
+        """The request is answered by this model, without streams."""
+        self._model, self._ablation = model, ablation
+
     def summary(self) -> dict[str, Any]:
         """What the line says. Times in seconds; counts over all streams; the first one's waits."""
         streams = self._streams
@@ -67,7 +73,7 @@ class Call:
         return {
             **self._asked(),
             "status": self.status,
-            "model": streams[0].bundle.name if streams else None,
+            "model": streams[0].bundle.name if streams else self._model,
             "ablation": self._ablation,
             "streams": len(streams),
             "prompt_characters": len(streams[0].forced) if streams else 0,
@@ -111,6 +117,12 @@ def note_streams(streams: Sequence[Stream], report: Mapping[str, Any] | None) ->
     """The current request is answered by these streams; `report` is that of the ablation."""
     if (call := _current.get()) is not None:
         call.add_streams(streams, None if report is None else report["hash"])
+
+
+def note_query(model: str, report: Mapping[str, Any] | None) -> None:
+    """The current request is answered by this model, without streams."""
+    if (call := _current.get()) is not None:
+        call.name_model(model, None if report is None else report["hash"])
 
 
 def note_error(code: str) -> None:

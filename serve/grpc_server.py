@@ -15,15 +15,18 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from serve import metrics
+from serve.comparison import compare
 from serve.entrance import Entrance
 from serve.grpc_entrance import GrpcEntrance, abort
 from serve.host import Host
 from serve.json_weight import MAX_JSON_PARTS
 from serve.limits import MAX_MESSAGE_BYTES, all_limits
 from serve.scoring import score
+from serve.trial_query import answer_trials
 from serve.wire import torsor_pb2 as pb
 from serve.wire import torsor_pb2_grpc as rpc
 from serve.wire.errors import RequestError, invalid
+from serve.wire.queries import CompareRequest, TrialsRequest
 from serve.wire.requests import GenerateRequest, PairRequest, ScoreRequest, parse_request
 from serve.writing import Character, Piece, Writing, open_writing
 
@@ -63,6 +66,26 @@ class TorsorServicer(rpc.TorsorServicer):
         async def answer() -> pb.ScoreReply:
             page = await score(self._host, parse_request(ScoreRequest, fields_of(request)))
             return score_reply(page)
+
+        return await or_abort(context, answer)
+
+    async def Compare(self, request: pb.CompareRequest, context: Context) -> pb.CompareReply:
+        """What comes next after a prompt."""
+
+        async def answer() -> pb.CompareReply:
+            page = await compare(self._host, parse_request(CompareRequest, fields_of(request)))
+            return pb.CompareReply(page=to_struct(page))
+
+        return await or_abort(context, answer)
+
+    async def Trials(self, request: pb.TrialsRequest, context: Context) -> pb.TrialsReply:
+        """How well a model of a task does."""
+
+        async def answer() -> pb.TrialsReply:
+            fields = fields_of(request)
+            content = fields.pop("trials", None)
+            asked = parse_request(TrialsRequest, fields)
+            return pb.TrialsReply(page=to_struct(await answer_trials(self._host, asked, content)))
 
         return await or_abort(context, answer)
 

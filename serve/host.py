@@ -21,6 +21,7 @@ from serve.wire.requests import MAX_TOKENS
 
 MAX_QUEUED_ABLATIONS = 32
 MAX_QUEUED_INFERENCES = 16
+MAX_QUEUED_TRIALS = 16
 
 
 class Host:
@@ -45,6 +46,9 @@ class Host:
         self.inference = BoundedWorker(
             "inferences are waiting", MAX_QUEUED_INFERENCES, "max_queued_inferences"
         )
+        # Trials of tasks, in many runs: one query at a time beside the engine.
+        self.trials = BoundedWorker("trials are waiting", MAX_QUEUED_TRIALS, "max_queued_trials")
+        self.baselines: WeakKeyDictionary[Bundle, Any] = WeakKeyDictionary()  # of their own trials
         self._structures: WeakKeyDictionary[Bundle, list[dict[str, Any]]] = WeakKeyDictionary()
         for bundle in bundles.values():
             self._serve(bundle)
@@ -94,6 +98,7 @@ class Host:
         self.engine.stop()
         self._worker.close()
         self.inference.close()
+        self.trials.close()
 
     def bundle(self, model: str | None) -> Bundle:
         """The bundle of a model's id, the first one for None; `RequestError` if there is none."""

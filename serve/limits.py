@@ -11,6 +11,7 @@
 | max_waiting           | streams that wait                                                        |
 | max_queued_ablations  | ablations that are being prepared                                        |
 | max_queued_inferences | single runs that wait                                                    |
+| max_queued_trials     | queries of trials that wait                                              |
 | max_prompt_characters | characters of a prompt, or of a text to score                            |
 | max_tokens            | characters that a request may take, prompt and text of all choices       |
 | max_choices           | `n`                                                                      |
@@ -19,6 +20,13 @@
 | max_logprobs          | alternatives a character                                                 |
 | max_logprobs_total    | log-probabilities in one answer                                          |
 | max_detailed          | characters of a text that is scored with detail                          |
+| max_compared          | ablations in one comparison                                              |
+| max_top               | characters of a distribution that are named                              |
+| max_resamples         | resamples of trials, for their intervals                                 |
+| max_trial_bytes       | of trials that a caller brings                                           |
+| max_sweep_text        | characters of a text that a sweep scores                                 |
+| max_points            | points of a sweep                                                        |
+| max_controls          | random controls of each of them                                          |
 | max_body_bytes        | of a request over HTTP                                                   |
 | max_json_parts        | strings, lists and objects in such a body                                |
 | max_json_numbers      | values in its lists and objects                                          |
@@ -28,9 +36,11 @@ Those of API keys stand in serve/access.py.
 """
 
 from serve.engine import Limits
-from serve.host import MAX_QUEUED_ABLATIONS, MAX_QUEUED_INFERENCES
+from serve.host import MAX_QUEUED_ABLATIONS, MAX_QUEUED_INFERENCES, MAX_QUEUED_TRIALS
 from serve.json_weight import MAX_JSON_NUMBERS, MAX_JSON_PARTS
+from serve.trial_upload import MAX_TRIAL_BYTES
 from serve.wire import requests
+from serve.wire.queries import QUERY_LIMITS
 
 MAX_BODY_BYTES = 16 << 20
 BODY_TIMEOUT_S = 30.0
@@ -49,7 +59,10 @@ def all_limits(engine: Limits) -> dict[str, float]:
         "max_waiting": engine.max_waiting,
         "max_queued_ablations": MAX_QUEUED_ABLATIONS,
         "max_queued_inferences": MAX_QUEUED_INFERENCES,
+        "max_queued_trials": MAX_QUEUED_TRIALS,
         **requests.LIMITS,
+        **QUERY_LIMITS,
+        "max_trial_bytes": MAX_TRIAL_BYTES,
         "max_body_bytes": MAX_BODY_BYTES,
         "max_json_parts": MAX_JSON_PARTS,
         "max_json_numbers": MAX_JSON_NUMBERS,

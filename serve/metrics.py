@@ -26,6 +26,9 @@ _finished = Counter("torsor_streams_total", "Streams that ended, by how", ["mode
 _errors = Counter("torsor_errors_total", "Streams that ended in an error, by code", ["code"])
 _prompt = Counter("torsor_prompt_characters_total", "Characters that clients gave", ["model"])
 _written = Counter("torsor_written_characters_total", "Characters that models wrote", ["model"])
+_trials = Counter(
+    "torsor_trials_total", "Trials that models of tasks were taken through", ["model"]
+)
 _refused = Counter("torsor_refused_total", "Requests refused at the gate, by code", ["code"])
 _sessions = Gauge(
     "torsor_ablation_sessions", "Sessions of ablated models kept", multiprocess_mode="mostrecent"
@@ -65,6 +68,11 @@ def reset_streams() -> None:
 def observe_fill(share: float) -> None:
     """A run has taken this share of the rows that it could have."""
     _fill.observe(share)
+
+
+def count_trials(model: str, num_trials: int) -> None:
+    """A model was taken through so many trials."""
+    _trials.labels(model).inc(num_trials)
 
 
 def count_refused(code: str) -> None:

@@ -25,6 +25,7 @@ from serve.answers import (
     whole_pair,
 )
 from serve.call import current_call, note_error
+from serve.comparison import compare
 from serve.docs import documented
 from serve.event_response import EventResponse, until_gone
 from serve.host import Host
@@ -32,8 +33,10 @@ from serve.json_weight import require_light
 from serve.limits import BODY_TIMEOUT_S, MAX_BODY_BYTES, all_limits
 from serve.long_json import json_response
 from serve.scoring import score
-from serve.wire import pages
+from serve.trial_query import answer_trials
+from serve.wire import pages, query_pages
 from serve.wire.errors import RequestError
+from serve.wire.queries import CompareRequest, TrialsRequest
 from serve.wire.requests import CompletionRequest, PairRequest, ScoreRequest, parse_request
 from serve.writing import open_writing
 
@@ -92,12 +95,25 @@ def make_app(host_of: Callable[[], Host], more: Sequence[AddPaths] = ()) -> Fast
 
     for add_paths in more:
         add_paths(app, host_of)
+    _add_queries(app, host_of)
 
     @app.api_route("/v1/{path:path}", methods=METHODS, include_in_schema=False)
     async def nothing(path: str) -> Response:
         raise HTTPException(404, "there is no such method or path")
 
     return app
+
+
+def _add_queries(app: FastAPI, host_of: Callable[[], Host]) -> None:
+    @app.post("/v1/ablations/compare", **documented(query_pages.ComparePage, CompareRequest))
+    async def compare_next(http: Request) -> Response:
+        request = parse_request(CompareRequest, await read_json(http))
+        return await json_response(await unless_gone(http, compare(host_of(), request)))
+
+    @app.post("/v1/ablations/trials", **documented(query_pages.TrialsPage, TrialsRequest))
+    async def trials(http: Request) -> Response:
+        request = parse_request(TrialsRequest, await read_json(http))
+        return await json_response(await unless_gone(http, answer_trials(host_of(), request)))
 
 
 def _add_models(app: FastAPI, host_of: Callable[[], Host]) -> None:

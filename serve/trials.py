@@ -10,7 +10,7 @@ its mask is 1.
 Letters: T time, N trials, B batch, K steps, X input size, Y output size.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -82,19 +82,25 @@ def score_vectors(outputs: Array, targets: Array, weight: Array) -> dict[str, fl
     return {"loss": float(missed / total / targets.shape[-1]), "fvu": float(fvu)}
 
 
-def _run_batch(
+def run_pieces(
     run: Callable[[dict[str, Array]], Arrays], manifest: Manifest, initial: Arrays, inputs: Array
-) -> Array:
+) -> Iterator[tuple[int, Array]]:
+    """The outputs (K, B, Y) of all runs of some trials, and the step that each begins at."""
     T, B = inputs.shape[:2]
     every, most = manifest.graph.correct_every, manifest.graph.max_steps
     state = {f"state.{name}": np.stack([value] * B) for name, value in initial.items()}
-    outputs, position = [], 0
+    position = 0
     while position < T:
         # A state is corrected where a run begins, so no run goes past such a position.
         steps = min(most, T - position, every - position % every if every else most)
         numbers = {"position": np.full(B, position), "num_steps": np.full(B, steps)}
         found = run({**state, **numbers, "inputs": inputs[position : position + steps]})
         state = {f"state.{name}": found[f"next.{name}"] for name in initial}
-        outputs.append(found["outputs"])
+        yield position, found["outputs"]
         position += steps
-    return np.concatenate(outputs)
+
+
+def _run_batch(
+    run: Callable[[dict[str, Array]], Arrays], manifest: Manifest, initial: Arrays, inputs: Array
+) -> Array:
+    return np.concatenate([outputs for _, outputs in run_pieces(run, manifest, initial, inputs)])

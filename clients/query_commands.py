@@ -1,0 +1,67 @@
+"""The commands `torsor trials` and `torsor compare`, and `torsor ablate --text`."""
+
+import json
+from argparse import Namespace
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from clients import query_tables, tables
+from clients.inputs import (
+    asked_ablation,
+    read_ablation,
+    read_bytes,
+    read_edits,
+    read_prompt,
+    read_text,
+)
+from clients.query_results import TrialsResult
+from clients.results import Json, to_json
+
+if TYPE_CHECKING:  # only the client that is asked for is loaded
+    from clients.grpc_client import GrpcClient
+    from clients.http_client import HttpClient
+
+    Client = HttpClient | GrpcClient
+
+ALWAYS = ("replay_accuracy", "fvu", "delta_fvu", "s_delta_t")  # at the top of the page
+
+
+def trials(client: "Client", args: Namespace) -> None:
+    """Scores of a model of a task."""
+    uploaded = None if args.trials is None else read_bytes(args.trials, "--trials: ")
+    result = client.trials(
+        asked_ablation(args),
+        uploaded,
+        model=args.model,
+        resamples=args.resamples,
+        seed=args.seed,
+    )
+    page = json.dumps(trials_page(result), ensure_ascii=False)
+    print(page if args.json else query_tables.trials(result))
+
+
+def compare(client: "Client", args: Namespace) -> None:
+    """What comes next after a prompt."""
+    named = [read_ablation(source) for source in args.ablation or []]
+    ablations = [a for a in (*named, read_edits(args.edit)) if a is not None]
+    if not ablations:
+        raise ValueError("--ablation: found none, expected some, or --edit: give what to compare")
+    given = {"model": args.model, "unknown": args.unknown, "top": args.top}
+    result = client.compare(read_prompt(args.prompt), ablations, **given)
+    print(to_json(result) if args.json else query_tables.compare(result))
+
+
+def ablate_text(client: "Client", args: Namespace) -> None:
+    """Bits per character of a text, without and with an ablation."""
+    if args.prompt:
+        raise ValueError("--text: found beside a prompt, expected one of them: leave one out")
+    text = read_text(args.text, "--text: ")
+    result = client.score(text, asked_ablation(args), model=args.model, unknown=args.unknown)
+    print(to_json(result) if args.json else tables.score(result))
+
+
+def trials_page(result: TrialsResult) -> dict[str, Json]:
+    """The answer's page, with the scores of the model in question at its top, by name."""
+    scores = result.baseline if result.ablated is None else result.ablated
+    top = dict.fromkeys(ALWAYS) | scores | (result.delta or {})
+    return top | asdict(result)

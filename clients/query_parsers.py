@@ -1,0 +1,74 @@
+"""The command lines of `torsor trials` and `torsor compare`, and how all name an ablation."""
+
+import argparse
+from typing import Any
+
+ABLATION = "JSON|FILE"
+TRIALS_HELP = """\
+how well a model of a task does on its held-out trials, or on yours,
+without and with an ablation. FVU is the share of the targets' variance
+that is not explained; S_ΔT is ΔFVU over the removed mass.
+
+With --json the answer's own page, and at its top the scores by name:
+replay_accuracy, fvu, delta_fvu and s_delta_t always, loss and others
+where the task has them. They are the ablated model's where there is an
+ablation, else the plain one's; null where the task has none."""
+COMPARE_HELP = """\
+which characters may come next after a prompt, without and with each
+ablation: entropy, KL(baseline || ablated) and total variation."""
+
+
+def add_ablation(parser: argparse.ArgumentParser, required: bool = False) -> None:
+    """The options --ablation and --edit, of which one is given."""
+    group = parser.add_mutually_exclusive_group(required=required)
+    group.add_argument("--ablation", metavar=ABLATION, help="edits of the model's weights")
+    add_edit(group)
+
+
+def add_edit(parser: Any) -> None:
+    """The option --edit."""
+    parser.add_argument(
+        "--edit",
+        metavar="JSON",
+        action="append",
+        help='one edit, {"target": ..., "op": ...}; repeatable, together they are one ablation',
+    )
+
+
+def add_trials(commands: Any, server: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """The command `trials`, without its --model."""
+    parser = _add(commands, "trials", "scores of a model of a task", TRIALS_HELP, server)
+    add_ablation(parser)
+    parser.add_argument(
+        "--trials", metavar="FILE", help="a safetensors file with inputs, targets and mask"
+    )
+    parser.add_argument(
+        "--resamples", type=int, metavar="N", help="of the trials, for the intervals (1000)"
+    )
+    parser.add_argument("--seed", type=int, metavar="N", help="of the resamples (0)")
+    return parser
+
+
+def add_compare(commands: Any, server: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """The command `compare`, without its prompt, --model and --unknown."""
+    parser = _add(commands, "compare", "what comes next after a prompt", COMPARE_HELP, server)
+    parser.add_argument(
+        "--ablation", metavar=ABLATION, action="append", help="one of several; repeatable"
+    )
+    add_edit(parser)
+    parser.add_argument("--top", type=int, metavar="N", help="characters to name (10)")
+    return parser
+
+
+def _add(
+    commands: Any, name: str, short: str, long: str, server: argparse.ArgumentParser
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        allow_abbrev=False,
+        parents=[server],
+        help=short,
+        description=long,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    return parser

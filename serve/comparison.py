@@ -1,0 +1,145 @@
+"""What comes next after a prompt, for the plain model and under several ablations side by side.
+
+    entropy = -Σ_v p(v) log2 p(v)          KL = Σ_v p(v) log2(p(v) / q(v)),  p baseline, q ablated
+    total variation = ½ Σ_v |p(v) - q(v)|
+
+Every model reads the prompt as a stream like all others and writes one character, whose logits are
+what is compared; temperature and sampling play no part in them.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from serve.call import note_streams
+from serve.host import Host
+from serve.inbox import Inbox
+from serve.runtime import Bundle, Variant
+from serve.sampling import SamplingSettings
+from serve.scoring import kl_bits
+from serve.stream import Stream
+from serve.vocabulary import Vocabulary
+from serve.wire.errors import RequestError
+from serve.wire.queries import CompareRequest
+from serve.writing import BASELINE, log_softmax, weights_of
+
+Array = NDArray[Any]
+Json = dict[str, Any]
+
+
+async def compare(host: Host, request: CompareRequest) -> Json:
+    """The page of a comparison; `RequestError`s, which name the ablation that they are about."""
+    bundle = host.text_bundle(request.model)
+    vocabulary = host.vocabularies[bundle.name]
+    forced = vocabulary.encode(request.prompt, "prompt", request.unknown)
+    variants = [bundle.plain]
+    for place, ablation in enumerate(request.ablations):
+        try:
+            variants.append(await host.variant(bundle, ablation))
+        except RequestError as error:
+            raise _renamed(error, place) from None
+    inbox = Inbox()
+    streams = [_open(bundle, variant, forced, inbox) for variant in variants]
+    host.engine.submit(streams)
+    reports = [variant.report for variant in variants[1:] if variant.report is not None]
+    note_streams(streams, {"hash": ",".join(report["hash"] for report in reports)})
+    baseline, *others = await _read_logits(host, streams, inbox)
+    top = _best(baseline, request.top)
+    return {
+        "model": bundle.name,
+        "num_characters": len(forced),
+        BASELINE: _distribution(baseline, vocabulary, request.top),
+        "ablations": [
+            {
+                "ablation": report,
+                **_distribution(logits, vocabulary, request.top),
+                **_difference(baseline, logits),
+                "probabilities": np.exp(log_softmax(logits))[top].tolist(),
+            }
+            for report, logits in zip(reports, others, strict=True)
+        ],
+    }
+
+
+def _open(bundle: Bundle, variant: Variant, forced: Array, inbox: Inbox) -> Stream:
+    return Stream(
+        bundle,
+        variant.session,
+        forced,
+        max_tokens=1,
+        seed=0,
+        settings=SamplingSettings(temperature=0.0),
+        deliver_logits=True,
+        weights=weights_of(bundle, variant),
+        wake=inbox.ring,
+    )
+
+
+async def _read_logits(host: Host, streams: Sequence[Stream], inbox: Inbox) -> list[Array]:
+    """What each stream's character was drawn from: (V) each."""
+    found, waiting = dict[int, Array](), set(range(len(streams)))
+    try:
+        while waiting:
+            await inbox.wait()
+            for place in sorted(waiting):
+                arrived, done = streams[place].collect()
+                for delivery in arrived:
+                    assert delivery.logits is not None
+                    found[place] = delivery.logits[-1]
+                if done:
+                    waiting.remove(place)
+                    _check(streams[place], place)
+    finally:
+        host.engine.cancel(streams[place] for place in waiting)
+    return [found[place] for place in range(len(streams))]
+
+
+def _check(stream: Stream, place: int) -> None:
+    error = stream.error
+    if error is None:
+        return
+    if place == 0:
+        raise error
+    message = f"ablations[{place - 1}]: {error.message}"
+    raise RequestError(error.code, message, error.field, error.retry_after_s)
+
+
+def _renamed(error: RequestError, place: int) -> RequestError:
+    """The error of one of several ablations."""
+    if error.field is None or not error.field.startswith("ablation"):
+        return error
+    field, number = error.field.removeprefix("ablation"), f"ablations[{place}]"
+    message = number + error.message.removeprefix("ablation")
+    return RequestError(error.code, message, number + field, error.retry_after_s)
+
+
+def _distribution(logits: Array, vocabulary: Vocabulary, count: int) -> Json:
+    logs = log_softmax(logits)
+    entropy = -float((np.exp(logs) * logs).sum()) / math.log(2.0)
+    return {
+        "entropy_bits": max(0.0, entropy),  # rounding can fall below zero
+        "top": [
+            {
+                "character": vocabulary.names[place],
+                "probability": math.exp(logs[place]),
+                "logprob": float(logs[place]),
+            }
+            for place in _best(logits, count)
+        ],
+    }
+
+
+def _difference(p_logits: Array, q_logits: Array) -> Json:
+    p, q = np.exp(log_softmax(p_logits)), np.exp(log_softmax(q_logits))
+    return {
+        "kl_bits": float(kl_bits(p_logits[None], q_logits[None])[0]),
+        "total_variation": float(np.abs(p - q).sum() / 2),
+    }
+
+
+def _best(logits: Array, count: int) -> Array:
+    """The most probable characters; of equal ones the lowest index comes first."""
+    return np.argsort(-logits, kind="stable")[:count]
