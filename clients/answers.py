@@ -18,6 +18,7 @@ from clients.results import (
     Spectrum,
     Structure,
     Summary,
+    Symmetry,
     Target,
     Usage,
 )
@@ -59,7 +60,21 @@ def read_models(page: Json) -> tuple[ModelInfo, ...]:
 
 def read_structure(page: Json) -> Structure:
     """`GET /v1/models/{id}/structure`."""
-    return Structure(model=page["model"], targets=tuple(map(_target, page["targets"])))
+    return Structure(
+        model=page["model"],
+        targets=tuple(map(_target, page["targets"])),
+        symmetries=tuple(map(_symmetry, page.get("symmetries", ()))),
+    )
+
+
+def _symmetry(page: Json) -> Symmetry:
+    return Symmetry(
+        name=page["name"],
+        group=page["group"],
+        size=int(page["size"]),
+        meaning=page["meaning"],
+        weights=tuple(page["weights"]),
+    )
 
 
 def _target(page: Json) -> Target:

@@ -90,9 +90,10 @@ class GrpcClient(GrpcQueries):
         """What can be ablated in a model, left out: in the first."""
         request = pb.StructureRequest(model=model)
         reply: pb.StructureReply = self._ask(self._stub.Structure, request)
-        targets = [_struct(target) for target in reply.targets]
+        page: dict[str, Any] = {"model": reply.model}
+        page |= {n: [_struct(p) for p in getattr(reply, n)] for n in ("targets", "symmetries")}
         with _understood(self.target):
-            return answers.read_structure({"model": reply.model, "targets": targets})
+            return answers.read_structure(page)
 
     def generate(
         self, prompt: str, **options: Unpack[GenerateOptions]

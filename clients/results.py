@@ -75,11 +75,23 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Symmetry:
+    """What edits of op "symmetry" may name: it moves weights, and not the function."""
+
+    name: str
+    group: str
+    size: int
+    meaning: str
+    weights: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Structure:
     """What can be ablated in a model."""
 
     model: str
     targets: tuple[Target, ...]
+    symmetries: tuple[Symmetry, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,7 @@ def structure(page: Structure) -> str:
         ("TARGET", "SHAPE", "OPS", "NORM", "RADIUS", "n_R", "n_C", "RR", "C→R", "CC")
     ]
     rows += [_target_row(target) for target in page.targets]
-    notes: list[Row] = []
+    notes: list[Row] = [(s.name, f"symmetry: {s.meaning}") for s in page.symmetries]
     for target in page.targets:
         warnings = target.spectrum.warnings if target.spectrum else ()
         notes += [(target.name, note) for note in (target.meaning, *warnings)]

@@ -18,6 +18,7 @@ from export.graph import MAX_STEPS, build_advance, runs_end_every
 from export.matrix_exp import body_range, body_squarings
 from export.parity import ParityError, Subject, measure_parity
 from export.place import refuse_other_things, whole_folder
+from export.targets import describe_symmetries, describe_targets, find_subspaces
 from export.task_graph import build_task_advance
 from export.task_parity import measure_task_case
 from export.task_trials import (
@@ -44,7 +45,6 @@ from serve.manifest import (
     Manifest,
     Parity,
     StateSpec,
-    Target,
     TensorSpec,
     describe_file,
     is_model_name,
@@ -162,7 +162,8 @@ def _fill(
     weights, random = model.weights(), _random_twin(config)
     graph, squarings = _build(model, random, task)
     every = runs_end_every(model) if task is None else model.correct_every
-    _write_graph(part, graph, model, weights)
+    subspaces = find_subspaces(model, weights, None if task is None else task.spec)
+    _write_graph(part, graph, model, weights, subspaces)
     files = [GRAPH_FILE, WEIGHTS_FILE]
     if cuda and write_unrolled(part):
         files.append(UNROLLED_FILE)
@@ -180,7 +181,8 @@ def _fill(
         task=None if task is None else task.spec,
         states=_states(graph, model),
         graph=_graph_spec(graph, squarings, every),
-        targets=_targets(model, weights),
+        targets=describe_targets(model, weights),
+        symmetries=describe_symmetries(model),
         training=training,
         parity=parity,
         files={file: describe_file(part / file) for file in files},
@@ -209,7 +211,7 @@ def _compare(
 ) -> Parity:
     twin = part / "random"
     twin.mkdir()
-    _write_graph(twin, graph, random, random.weights())
+    _write_graph(twin, graph, random, random.weights(), {})
     folders = {"trained": (model, part), "random": (random, twin)}
     subjects = [
         Subject(name=name, model=m, weights=m.weights(), graph=folder / GRAPH_FILE)
@@ -227,10 +229,13 @@ def _compare(
     return parity
 
 
-def _write_graph(folder: Path, graph: onnx.ModelProto, model: Model, weights: Weights) -> None:
+def _write_graph(
+    folder: Path, graph: onnx.ModelProto, model: Model, weights: Weights, subspaces: Weights
+) -> None:
     arrays = {name: value.numpy() for name, value in weights.items()}
-    initial = {INITIAL + name: x.numpy() for name, x in _initial_states(graph, model).items()}
-    offsets = write_weights(folder / WEIGHTS_FILE, arrays | initial)
+    beside = {INITIAL + name: x.numpy() for name, x in _initial_states(graph, model).items()}
+    beside |= {name: value.numpy() for name, value in subspaces.items()}
+    offsets = write_weights(folder / WEIGHTS_FILE, arrays | beside)
     whole = onnx.ModelProto()
     whole.CopyFrom(graph)
     set_weights(whole, arrays, WEIGHTS_FILE, offsets)
@@ -281,20 +286,3 @@ def _tensor_spec(value: onnx.ValueInfoProto) -> TensorSpec:
     dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).name
     shape = tuple(d.dim_param or d.dim_value for d in kind.shape.dim)
     return TensorSpec(name=value.name, dtype=dtype, shape=shape)
-
-
-def _targets(model: Model, weights: Weights) -> tuple[Target, ...]:
-    def shape(slices: tuple[tuple[int, int], ...] | None, whole: torch.Size) -> tuple[int, ...]:
-        return tuple(stop - start for start, stop in slices) if slices else tuple(whole)
-
-    return tuple(
-        Target(
-            name=target.name,
-            weight=target.weight,
-            slice=target.slice,
-            shape=shape(target.slice, weights[target.weight].shape),
-            ops=target.ops,
-            meaning=target.meaning,
-        )
-        for target in model.targets()
-    )

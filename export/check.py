@@ -4,6 +4,7 @@
 |-----------|--------------------------------------------------------------------------------------|
 | `files`   | the manifest's page is sound, every file has its size and SHA-256                    |
 | `graph`   | `onnx.checker` in full, versions as stated, every weight a named external initialiser|
+| `spaces`  | subspaces that targets name are orthonormal, and those of the weights                |
 | `range`   | the body of `MatrixExp` covers `HEADROOM` times the angle that the model turns by    |
 | `parity`  | torch, the reference evaluator and ONNX Runtime agree within the stated tolerance    |
 | `kernels` | so do torch and ONNX Runtime with the native kernels, where there are any            |
@@ -23,6 +24,7 @@ from safetensors.torch import load_file
 from export.bundle import probe_angle
 from export.matrix_exp import HEADROOM
 from export.parity import Measure, ParityError, Subject, measure_parity
+from export.targets import check_subspaces
 from export.task_parity import measure_task_case
 from export.task_trials import probe_task_angle
 from export.unrolled import unroll
@@ -74,6 +76,7 @@ def check_bundle(folder: Path, quiet: bool = False) -> Report:
     findings = [
         Finding(check="files", good=True, says=f"{len(manifest.files)} files as the manifest says"),
         _attempt("graph", lambda: _check_graph(folder, manifest, subject)),
+        _attempt("spaces", lambda: _check_spaces(folder, manifest, subject)),
         _attempt("range", lambda: _check_range(folder, manifest, subject)),
     ]
     found, cases = _check_parity("parity", folder, manifest, subject, None, quiet)
@@ -128,6 +131,11 @@ def _check_graph(folder: Path, manifest: Manifest, subject: Subject) -> str:
         raise ValueError(f"weights: found {outside}, expected {set(subject.weights)}")
     bodies = ", ".join(function.name for function in proto.functions) or "none"
     return f"opset {spec.opset}, IR {spec.ir_version}, bodies of ours: {bodies}"
+
+
+def _check_spaces(folder: Path, manifest: Manifest, subject: Subject) -> str:
+    stored = load_file(folder / WEIGHTS_FILE)
+    return check_subspaces(manifest, subject.model, subject.weights, stored)
 
 
 def _check_range(folder: Path, manifest: Manifest, subject: Subject) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from serve.manifest import (
@@ -13,22 +14,27 @@ from serve.manifest import (
     BundleError,
     Manifest,
     StateSpec,
+    Symmetry,
     Target,
     TaskSpec,
     TensorSpec,
 )
+from serve.symmetry import symmetry_problems
 from serve.task_spec import INPUTS, TARGETS
 
 Arrays = Mapping[str, NDArray[Any]]
 FREE = -1  # any size
+ORTHONORMAL = 1e-5  # largest |B Bᵀ - I| of a subspace's basis B
 
 
 def check_weights(folder: Path, manifest: Manifest, weights: Arrays) -> None:
-    """`BundleError` where a state or a target isn't in the weights as the manifest says."""
+    """`BundleError` where the manifest says of states, targets or symmetries what isn't so."""
     for state in manifest.states:
         _check_initial(folder / WEIGHTS_FILE, state, weights)
     for i, target in enumerate(manifest.targets):
         _check_target(folder / MANIFEST_FILE, f"targets[{i}]", target, weights)
+    for i, symmetry in enumerate(manifest.symmetries):
+        _check_symmetry(folder / MANIFEST_FILE, f"symmetries[{i}]", symmetry, weights)
 
 
 def check_graph(
@@ -95,6 +101,26 @@ def _check_target(path: Path, key: str, target: Target, weights: Arrays) -> None
     # Axes of length 1 may be dropped: one head of (heads, d, d) is a (d, d) target
     if [n for n in target.shape if n != 1] != [n for n in shape if n != 1]:
         raise BundleError(path, f"{key}.shape", f"found {target.shape}, expected {shape}")
+    if target.subspace is not None:
+        _check_subspace(path, f"{key}.subspace", target, weights.get(target.subspace))
+
+
+def _check_subspace(path: Path, key: str, target: Target, B: NDArray[Any] | None) -> None:
+    if B is None or str(B.dtype) != "float32" or B.ndim != 2 or B.shape[1:] != target.shape[:1]:
+        found = "nothing" if B is None else f"{B.dtype} {B.shape}"
+        expected = f"float32 (r, {target.shape[0] if target.shape else 1})"
+        raise BundleError(path, key, f"{target.subspace!r:.80}: found {found}, expected {expected}")
+    wide = B.astype(np.float64)
+    error = float(np.abs(wide @ wide.T - np.eye(len(B))).max(initial=0.0))
+    if not error <= ORTHONORMAL:
+        told = f"found rows that are orthonormal to {error:.1e}, expected to {ORTHONORMAL:.0e}"
+        raise BundleError(path, key, f"{target.subspace!r:.80}: {told}; export the bundle again")
+
+
+def _check_symmetry(path: Path, key: str, symmetry: Symmetry, weights: Arrays) -> None:
+    shapes = {n: value.shape for n, value in weights.items() if str(value.dtype) == "float32"}
+    for place, problem in symmetry_problems(symmetry, shapes):
+        raise BundleError(path, f"{key}.{place}", problem)
 
 
 def _check_tensors(

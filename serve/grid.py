@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from serve.ablation import MAX_NAME, AblationError, parse_ablation
-from serve.controls import control_of
 from serve.manifest import Manifest
 from serve.wire.errors import RequestError, invalid
 from serve.wire.queries import MAX_POINTS, Grid, SweepRequest
@@ -40,11 +39,7 @@ def expand(request: SweepRequest, manifest: Manifest) -> list[dict[str, Json]]:
         raise _too_many(found)
     for ablation in spanned:
         _check(ablation, manifest, "grid", f" (at {ablation['name']})")
-    points = given + spanned
-    if request.controls:
-        for ablation in points:
-            _check_controls(ablation, request.seed, manifest)
-    return points
+    return given + spanned
 
 
 def span(grid: Grid) -> list[dict[str, Json]]:
@@ -151,14 +146,3 @@ def _check(ablation: dict[str, Json], manifest: Manifest, field: str, where: str
         path = field + error.field.removeprefix("ablation")
         sentence = path + str(error).removeprefix(error.field)
         raise RequestError("invalid_request", sentence + where, path) from None
-
-
-def _check_controls(ablation: dict[str, Json], seed: int, manifest: Manifest) -> None:
-    try:
-        parse_ablation(control_of(ablation, seed), manifest)
-    except AblationError as error:
-        name = f"{ablation.get('name') or 'a point'!s:.100}"
-        problem = f"found an edit that has no random control, in {name} ({error})"
-        raise invalid(
-            "controls", f"{problem}; ask for 0 controls, or leave the point out"
-        ) from None

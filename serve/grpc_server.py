@@ -16,6 +16,7 @@ from grpc_reflection.v1alpha import reflection
 
 from serve import metrics
 from serve.comparison import compare
+from serve.edits import symmetries
 from serve.entrance import Entrance
 from serve.grpc_entrance import GrpcEntrance, abort
 from serve.host import Host
@@ -56,7 +57,9 @@ class TorsorServicer(rpc.TorsorServicer):
         async def answer() -> pb.StructureReply:
             bundle = self._host.bundle(fields_of(request).get("model"))
             targets = await self._host.structure(bundle)
-            return pb.StructureReply(model=bundle.name, targets=[to_struct(t) for t in targets])
+            moved = [to_struct(page) for page in symmetries(bundle.manifest)]
+            pages = [to_struct(target) for target in targets]
+            return pb.StructureReply(model=bundle.name, targets=pages, symmetries=moved)
 
         return await or_abort(context, answer)
 

@@ -10,8 +10,10 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from serve import metrics
-from serve.ablation import Ablation, AblationError, parse_ablation, structure
+from serve.ablation import Ablation, AblationError
+from serve.ablation_page import parse_ablation
 from serve.bounded import BoundedWorker
+from serve.edits import structure
 from serve.engine import Engine, Limits
 from serve.manifest import BundleError
 from serve.runtime import Bundle, Device, DeviceError, Variant

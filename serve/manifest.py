@@ -56,7 +56,10 @@ where a step counts; `targets` (T, N) int64 where `task.targets` is "classes", (
 where it is "vectors". If `task.pooled`, a trial owes one answer, the mean of its outputs where the
 mask is 1, and `targets` has T = 1. Every trial starts from the initial state.
 
-**Targets** are what ablations may edit: a weight of weights.safetensors, or a slice of it.
+**Targets** are what ablations may edit: a weight of weights.safetensors, or a slice of it. A
+`subspace` is a tensor there that no graph takes: an orthonormal basis, which "project" keeps.
+**Symmetries** are edits that outputs don't see: `Action` says how an element g of a group moves
+weights and initial states. A reader MUST check that weights, axes and sizes fit.
 Standard library only: every room may read this contract.
 """
 
@@ -65,6 +68,7 @@ import hashlib
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,11 +76,13 @@ from pathlib import Path
 from serve.json_page import BundleError as BundleError
 from serve.json_page import Json as Json
 from serve.json_page import parse_value
+from serve.manifest_parts import Action as Action
 from serve.manifest_parts import FileSpec as FileSpec
 from serve.manifest_parts import GraphSpec as GraphSpec
 from serve.manifest_parts import Parity as Parity
 from serve.manifest_parts import ParityCase as ParityCase
 from serve.manifest_parts import StateSpec as StateSpec
+from serve.manifest_parts import Symmetry as Symmetry
 from serve.manifest_parts import Target as Target
 from serve.manifest_parts import TensorSpec as TensorSpec
 from serve.manifest_parts import UnrolledCase as UnrolledCase
@@ -113,6 +119,7 @@ class Manifest:
     states: tuple[StateSpec, ...]
     graph: GraphSpec
     targets: tuple[Target, ...]
+    symmetries: tuple[Symmetry, ...] = ()
     training: dict[str, Json] = field(default_factory=dict)
     parity: Parity
     files: dict[str, FileSpec]
@@ -266,9 +273,10 @@ def _state_and_target_problems(manifest: Manifest) -> Iterator[tuple[str, str]]:
     for i, state in enumerate(manifest.states):
         if state.dtype != "float32":
             yield f"states[{i}].dtype", f"found {state.dtype!r}, expected 'float32'"
-    names = [target.name for target in manifest.targets]
-    if twice := [name for name in names if names.count(name) > 1]:
-        yield "targets", f"found {twice[0]!r} twice, expected every name once"
+    for key, named in (("targets", manifest.targets), ("symmetries", manifest.symmetries)):
+        count = Counter(one.name for one in named)
+        if twice := [name for name in count if count[name] > 1]:
+            yield key, f"found {twice[0]!r} twice, expected every name once"
 
 
 def _check_file(path: Path, expected: FileSpec) -> None:

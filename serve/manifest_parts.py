@@ -50,6 +50,34 @@ class Target:
     shape: tuple[int, ...]
     ops: tuple[str, ...]
     meaning: str  # in plain words
+    subspace: str | None = None  # tensor of weights.safetensors: orthonormal rows (r, shape[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """How an element g of a symmetry moves one axis of a weight, or of a slice of it.
+
+    The axis is seen as (outer, size, inner); every vector v along `size` becomes g v. Where there
+    is an `algebra`, `size` is its dimension and v its coordinates: X becomes g X g^-1.
+    """
+
+    weight: str  # a tensor of weights.safetensors; an initial state or a subspace too
+    axis: int
+    slice: tuple[tuple[int, int], ...] | None = None  # as a target's
+    inner: int = 1
+    dual: bool = False  # g^-T v instead
+    algebra: str | None = None  # a name of `serve.algebra`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Symmetry:
+    """A change of the weights that no output sees, for every g of a group."""
+
+    name: str
+    group: str  # a name of `serve.symmetry`
+    size: int  # of the matrices g
+    meaning: str  # in plain words
+    actions: tuple[Action, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.requests import ClientDisconnect
 
 from serve import metrics
+from serve.ablation_page import ablation_schema
 from serve.answers import (
     Json,
     completion_events,
@@ -27,6 +28,7 @@ from serve.answers import (
 from serve.call import current_call, note_error
 from serve.comparison import compare
 from serve.docs import documented
+from serve.edits import symmetries
 from serve.event_response import EventResponse, until_gone
 from serve.host import Host
 from serve.json_weight import require_light
@@ -97,6 +99,10 @@ def make_app(host_of: Callable[[], Host], more: Sequence[AddPaths] = ()) -> Fast
         add_paths(app, host_of)
     _add_queries(app, host_of)
 
+    @app.get("/v1/ablations/schema", **documented(pages.SchemaPage))
+    async def schema() -> Json:
+        return ablation_schema()
+
     @app.api_route("/v1/{path:path}", methods=METHODS, include_in_schema=False)
     async def nothing(path: str) -> Response:
         raise HTTPException(404, "there is no such method or path")
@@ -137,7 +143,8 @@ def _add_models(app: FastAPI, host_of: Callable[[], Host]) -> None:
     async def structure(model: str) -> Json:
         host = host_of()
         bundle = host.bundle(model)
-        return {"model": bundle.name, "targets": await host.structure(bundle)}
+        found = {"targets": await host.structure(bundle), "symmetries": symmetries(bundle.manifest)}
+        return {"model": bundle.name, **found}
 
 
 def explain_errors(app: FastAPI) -> None:

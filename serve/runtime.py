@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from serve.ablation import Ablation, ablation_hash, apply_ablation, canonical, removed_json
+from serve.ablation import Ablation, ablation_hash, canonical
 from serve.bundle_checks import check_graph, check_trials, check_weights
 from serve.device import Device as Device
 from serve.device import DeviceError as DeviceError
 from serve.device import cuda_device_present as cuda_device_present
+from serve.edits import apply_ablation, removed_json
 from serve.manifest import (
     GRAPH_FILE,
     TRIALS_FILE,
@@ -54,11 +55,15 @@ class Session:
         device: Device,
         edited: Arrays,
         unrolled: bool | None = None,
+        initial: Arrays | None = None,
     ) -> None:
         """`edited` weights replace the bundle's; `unrolled` chooses the form without a loop.
 
-        Left open, that form runs on CUDA where the bundle has it.
+        Left open, that form runs on CUDA where the bundle has it. Streams start from the bundle's
+        `initial` states, or from edited ones: see `self.initial`.
         """
+        self.initial = dict(initial or {})
+        self.initial |= {s.name: edited[s.initial] for s in manifest.states if s.initial in edited}
         if unrolled is None:
             unrolled = device.kind == "cuda" and UNROLLED_FILE in manifest.files
         self._all_steps = manifest.graph.max_steps if unrolled else None
@@ -72,10 +77,11 @@ class Session:
         library, self.kernels = _kernels(device)
         if library is not None:
             options.register_custom_ops_library(str(library))
+        taken = {name: a for name, a in edited.items() if name not in _beside_graph(manifest)}
         # The session keeps pointers into these arrays.
-        self._kept = [onnxruntime.OrtValue.ortvalue_from_numpy(a) for a in edited.values()]
-        if edited:
-            options.add_external_initializers(list(edited), self._kept)
+        self._kept = [onnxruntime.OrtValue.ortvalue_from_numpy(a) for a in taken.values()]
+        if taken:
+            options.add_external_initializers(list(taken), self._kept)
         path = folder / (UNROLLED_FILE if unrolled else GRAPH_FILE)
         try:
             self._session = onnxruntime.InferenceSession(path, options, _providers(device))
@@ -107,6 +113,12 @@ class Session:
 
     def _run(self, feeds: Arrays) -> Arrays:
         return dict(zip(self._outputs, self._session.run(self._outputs, feeds), strict=True))
+
+
+def _beside_graph(manifest: Manifest) -> set[str | None]:
+    """Tensors of weights.safetensors that no graph takes."""
+    subspaces = {target.subspace for target in manifest.targets}
+    return subspaces | {state.initial for state in manifest.states}
 
 
 def _any_steps(tensor: TensorSpec) -> TensorSpec:
@@ -147,7 +159,7 @@ class Bundle:
         self.weights = _read_tensors(folder / WEIGHTS_FILE)
         check_weights(folder, self.manifest, self.weights)
         self.initial = {state.name: self.weights[state.initial] for state in self.states}
-        self.plain = Variant(Session(folder, self.manifest, device, {}), None)
+        self.plain = Variant(self._session({}), None)
         check_graph(folder, self.manifest, *self.plain.session.interface())
         self.num_made = 0  # sessions of ablated models
         self._variants: OrderedDict[str, Variant] = OrderedDict()
@@ -193,12 +205,15 @@ class Bundle:
             session, removed = self._cached(key, ablation)
         return Variant(session, {**canonical(ablation), "hash": key, "removed": removed})
 
+    def _session(self, edited: Arrays) -> Session:
+        return Session(self.folder, self.manifest, self.device, edited, initial=self.initial)
+
     def _cached(self, key: str, ablation: Ablation) -> tuple[Session, Any]:
         if key not in self._variants:
             applied = apply_ablation(ablation, self.weights, self.manifest)
             session = self.plain.session
             if ablation.edits:
-                session = Session(self.folder, self.manifest, self.device, applied.weights)
+                session = self._session(applied.weights)
                 self.num_made += 1
             removed = [removed_json(removed) for removed in applied.removed]
             self._variants[key] = Variant(session, {"removed": removed})

@@ -28,11 +28,10 @@ class SlotTable:
         """Slots that no stream holds."""
         return len(self._free)
 
-    def acquire(self) -> int:
-        """A free slot, holding the state of a fresh stream."""
+    def acquire(self, initial: dict[str, Array] | None = None) -> int:
+        """A free slot, holding the state of a fresh stream: what `initial` says, or the table's."""
         slot = self._free.pop()
-        for name, value in self._initial.items():
-            self._tables[name][slot] = value
+        self.put(slot, self._initial | (initial or {}))
         return slot
 
     def release(self, slot: int) -> None:

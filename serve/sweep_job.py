@@ -18,6 +18,8 @@ from serve.host import Host
 from serve.runtime import Bundle, Variant
 from serve.sweep_score import ScoreQuery
 from serve.sweep_store import Job
+from serve.sweep_trials import TrialsQuery
+from serve.trial_query import task_bundle
 from serve.wire.errors import RequestError, invalid
 from serve.wire.queries import SweepRequest
 from serve.wire.requests import parse_request
@@ -46,21 +48,18 @@ class Query(Protocol):
     async def open(self) -> dict[str, Json]:
         """Ask it of the plain model."""
 
-    async def measure(self, variant: Variant, mass: float) -> dict[str, Json]:
+    async def measure(self, variant: Variant, mass: float | None) -> dict[str, Json]:
         """Ask it of an ablated one; the headline's change is `delta`."""
 
-    async def delta(self, variant: Variant) -> float:
+    async def delta(self, variant: Variant) -> float | None:
         """That headline alone."""
 
 
 def make_query(host: Host, bundle: Bundle, request: SweepRequest) -> Query:
     """The query of a sweep; `RequestError` if it doesn't fit the model."""
-    is_text = bundle.manifest.task is None
-    if request.query == "score" and is_text:
-        return ScoreQuery(host, bundle, request)
     if request.query == "score":
-        return ScoreQuery(host, host.text_bundle(bundle.name), request)  # its error says why not
-    raise invalid("query", "found 'trials', expected 'score'")
+        return ScoreQuery(host, host.text_bundle(bundle.name), request)
+    return TrialsQuery(host, task_bundle(host, bundle.name))
 
 
 def bundle_of(host: Host, model: str, identity: str) -> Bundle:
@@ -142,7 +141,9 @@ class SweepJob:
 
     async def _control(self, ablation: dict[str, Json], seed: int) -> dict[str, Json]:
         async def measured() -> dict[str, Json]:
-            variant = await self._host.variant(self._query.bundle, control_of(ablation, seed))
+            bundle = self._query.bundle
+            control = control_of(ablation, seed, bundle.manifest)
+            variant = await self._host.variant(bundle, control)
             assert variant.report is not None
             mass = combined_mass(variant.report["removed"])
             return {"mass": mass, "delta": await self._query.delta(variant), "error": None}

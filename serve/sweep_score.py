@@ -54,7 +54,7 @@ class ScoreQuery:
         self._bpc = bits_per_character(logprobs)
         return {"num_characters": len(logprobs), "bpc": self._bpc}
 
-    async def measure(self, variant: Variant, mass: float) -> dict[str, Any]:
+    async def measure(self, variant: Variant, mass: float | None) -> dict[str, Any]:
         """What an ablation does to the score."""
         del mass  # divides the headline only, which the caller does
         logprobs, divergences, waiting = list[float](), list[float](), list[Delivery]()

@@ -21,6 +21,7 @@ from serve.grid import expand
 from serve.host import Host
 from serve.sweep_job import SweepJob, error_page, make_query
 from serve.sweep_store import FILE, Job, NewSweep, SweepStore
+from serve.trial_query import task_bundle
 from serve.wire.errors import RequestError
 from serve.wire.queries import SweepRequest
 
@@ -61,9 +62,10 @@ class Sweeps:
 
     async def submit(self, request: SweepRequest, key: Key | None) -> dict[str, Json]:
         """Take a sweep in; its page. `RequestError` for what can't become one."""
-        text = request.query == "score"
-        chosen = self._host.text_bundle if text else self._host.bundle
-        bundle = chosen(request.model)
+        if request.query == "score":
+            bundle = self._host.text_bundle(request.model)
+        else:
+            bundle = task_bundle(self._host, request.model)
         make_query(self._host, bundle, request)
         ablations = await asyncio.to_thread(expand, request, bundle.manifest)
         new = NewSweep(

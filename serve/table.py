@@ -33,7 +33,7 @@ class Table:
 
     def enter(self, stream: Stream) -> None:
         """Give a stream a slot: with its own opening, a cached beginning, or the initial state."""
-        slot = stream.slot = self.slots.acquire()
+        slot = stream.slot = self.slots.acquire(stream.session.initial)
         if stream.opening is not None:
             self.slots.put(slot, stream.opening.rows)
         elif stream.caches and (known := self._cache.find(stream.weights, stream.forced)):

@@ -9,9 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from serve import ablation
-from serve.ablation import Ablation, AblationError, Edit, ablation_hash, canonical, structure
+from serve import operations
+from serve.ablation import Ablation, AblationError, Edit, ablation_hash, canonical
+from serve.ablation_page import parse_ablation
+from serve.edits import Applied, apply_ablation, removed_json, structure
 from serve.manifest import GraphSpec, Manifest, Parity, Target
+from serve.operations import Outcome
 from serve.schur import couplings, frobenius, ordered_schur, split
 
 n = 12
@@ -62,11 +65,11 @@ def schur_edit(*zero: str, alpha: float = 0.7, target: str = "recurrent") -> Edi
 
 
 def parse(page: Any) -> Ablation:
-    return ablation.parse_ablation(page, MANIFEST)
+    return parse_ablation(page, MANIFEST)
 
 
-def apply(weights: Weights, *edits: Edit) -> ablation.Applied:
-    return ablation.apply_ablation(Ablation(name="", edits=edits), weights, MANIFEST)
+def apply(weights: Weights, *edits: Edit) -> Applied:
+    return apply_ablation(Ablation(name="", edits=edits), weights, MANIFEST)
 
 
 def page_of(**edit: Any) -> dict[str, Any]:
@@ -93,10 +96,10 @@ REFUSED: list[tuple[Any, str, str]] = [
     ({"edits": [{"op": "zero"}]}, f"{EDIT}.target", "found None, expected a target of small"),
     (page_of(target="recurent"), f"{EDIT}.target", "recurrent, input, misdescribed, gate"),
     ({"edits": [{"target": "bias"}]}, f"{EDIT}.op", "found None"),
-    (page_of(op="shur"), f"{EDIT}.op", "found 'shur', expected an op; use: schur, zero, identity"),
+    (page_of(op="shur"), f"{EDIT}.op", "found 'shur', expected an op; use: schur, zero, scale,"),
     (page_of(target="misdescribed"), f"{EDIT}.op", "expected an op for misdescribed; use: zero"),
     ({"edits": [{"target": "bias", "op": "identity"}]}, f"{EDIT}.op", "use: zero"),
-    ({"edits": [{"target": "bias", "op": "scale"}]}, f"{EDIT}.op", "use: schur, zero"),
+    ({"edits": [{"target": "bias", "op": "rank"}]}, f"{EDIT}.op", "use: zero, scale, random"),
     *[
         (page_of(alpha=alpha), f"{EDIT}.alpha", "expected a number, 0 < alpha <= 1")
         for alpha in (0, 0.0, -0.5, 1.01, 10**400, float("nan"), float("inf"), True, "0.9", None)
@@ -174,7 +177,7 @@ def test_a_schur_edit_keeps_the_spectrum(seed: int, zero: tuple[str, ...], alpha
 
 
 def test_what_a_schur_edit_removed_is_reported_whole(weights: Weights) -> None:
-    page = ablation.removed_json(apply(weights, schur_edit("C→R")).removed[0])
+    page = removed_json(apply(weights, schur_edit("C→R")).removed[0])
     assert json.loads(json.dumps(page, allow_nan=False)) == page
     form = ordered_schur(weights["recurrent"])
     assert (page["target"], page["op"], page["alpha"]) == ("recurrent", "schur", 0.7)
@@ -189,8 +192,9 @@ def test_zero_and_identity_report_their_mass_and_no_spectrum(weights: Weights) -
     applied = apply(weights, Edit(target="bias", op="zero"), IDENTITY)
     assert not applied.weights["bias"].any()
     assert np.array_equal(applied.weights["recurrent"], np.eye(n, dtype=np.float32))
-    expected = {"target": "bias", "op": "zero", "mass": 1.0, "warnings": []}
-    assert ablation.removed_json(applied.removed[0]) == expected
+    norm = frobenius(weights["bias"])
+    expected = {"target": "bias", "op": "zero", "mass": 1.0, "norm": norm, "warnings": []}
+    assert removed_json(applied.removed[0]) == expected
     W = weights["recurrent"]
     assert applied.removed[1].mass == pytest.approx(frobenius(np.eye(n) - W) / frobenius(W))
 
@@ -273,9 +277,9 @@ def test_the_refused_edit_is_named_by_its_place(weights: Weights) -> None:
 
 
 def test_a_result_beyond_the_dtype_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    zero = ablation.OPERATIONS["zero"]
-    blow_up = zero._replace(run=lambda part, edit, field: (part * 1e39, None))
-    monkeypatch.setitem(ablation.OPERATIONS, "zero", blow_up)
+    zero = operations.OPERATIONS["zero"]
+    blow_up = zero._replace(run=lambda part, edit, where: Outcome(W=part.W * 1e39))
+    monkeypatch.setitem(operations.OPERATIONS, "zero", blow_up)
     with pytest.raises(AblationError, match="found a result that isn't finite"):
         apply({"bias": np.ones(n, np.float32)}, Edit(target="bias", op="zero"))
 
@@ -285,7 +289,8 @@ def test_structure_describes_every_target_in_plain_finite_json(weights: Weights)
     pages = structure(MANIFEST, weights)
     assert json.loads(json.dumps(pages, allow_nan=False)) == pages
     assert [page["name"] for page in pages] == [name for name, *_ in TARGETS]
-    plain = {"name": "input", "weight": "input", "meaning": "is input", "ops": ["zero"]}
+    plain: dict[str, Any] = {"name": "input", "weight": "input", "meaning": "is input"}
+    plain["ops"] = ["zero", "scale", "rank", "random"]
     assert pages[1] == plain | {"shape": [n, 3], "norm": frobenius(weights["input"])}
     assert ["rho" in page for page in pages] == [True, False, False, True, True, False]
     assert (pages[4]["norm"], pages[4]["rho"], pages[4]["n_R"]) == (0.0, 0.0, 4)

@@ -20,7 +20,7 @@ from serve.manifest import (
 )
 from serve.native.library import load
 
-CHECKS = ["files", "graph", "range", "parity", "kernels"]
+CHECKS = ["files", "graph", "spaces", "range", "parity", "kernels"]
 
 
 @pytest.fixture

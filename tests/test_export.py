@@ -39,7 +39,8 @@ from export.parity import (
     measure_parity,
 )
 from export.weights import set_weights
-from serve.ablation import apply_ablation, parse_ablation
+from serve.ablation_page import parse_ablation
+from serve.edits import apply_ablation
 from serve.manifest import GRAPH_FILE, MANIFEST_FILE, WEIGHTS_FILE, read_manifest
 from serve.runtime import Bundle, Device, Session
 from serve.settings import SHIPPED

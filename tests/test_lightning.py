@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from train.experiments.neuromanifold import main
+from train.lightning_attention import CHUNK
 from train.lightning_geometry import (
     Layer,
     Measured,
@@ -22,7 +23,7 @@ from train.lightning_geometry import (
     scale_layers,
 )
 from train.model import Weights, scan_reference
-from train.models.lightning import CHUNK, Lightning, LightningConfig
+from train.models.lightning import Lightning, LightningConfig
 
 V, B = 7, 3
 PLAIN: dict[str, Any] = {"block": "plain", "decay": "none", "heads": 1}

@@ -18,6 +18,7 @@ from serve.manifest import (
     TRIALS_FILE,
     VERSION,
     WEIGHTS_FILE,
+    Action,
     BundleError,
     FileSpec,
     GraphSpec,
@@ -25,6 +26,7 @@ from serve.manifest import (
     Parity,
     ParityCase,
     StateSpec,
+    Symmetry,
     Target,
     TaskSpec,
     TensorSpec,
@@ -118,7 +120,8 @@ GOLDEN = """\
    "ops": [
     "schur"
    ],
-   "meaning": "linear map Γ"
+   "meaning": "linear map Γ",
+   "subspace": "subspace.visible"
   },
   {
    "name": "first",
@@ -134,7 +137,43 @@ GOLDEN = """\
     2
    ],
    "ops": [],
-   "meaning": ""
+   "meaning": "",
+   "subspace": null
+  }
+ ],
+ "symmetries": [
+  {
+   "name": "left-multiplication",
+   "group": "special-orthogonal",
+   "size": 2,
+   "meaning": "from the left",
+   "actions": [
+    {
+     "weight": "input",
+     "axis": 1,
+     "slice": null,
+     "inner": 1,
+     "dual": false,
+     "algebra": null
+    },
+    {
+     "weight": "initial.H",
+     "axis": 0,
+     "slice": [
+      [
+       0,
+       2
+      ],
+      [
+       0,
+       1
+      ]
+     ],
+     "inner": 1,
+     "dual": true,
+     "algebra": null
+    }
+   ]
   }
  ],
  "training": {
@@ -170,7 +209,23 @@ GOLDEN = """\
 
 FIRST = Target(name="first", weight="input", slice=((0, 1),), shape=(1, 2), ops=(), meaning="")
 MIXING = Target(
-    name="mixing", weight="mixing", slice=None, shape=(1, 1), ops=("schur",), meaning="linear map Γ"
+    name="mixing",
+    weight="mixing",
+    slice=None,
+    shape=(1, 1),
+    ops=("schur",),
+    meaning="linear map Γ",
+    subspace="subspace.visible",
+)
+LEFT = Symmetry(
+    name="left-multiplication",
+    group="special-orthogonal",
+    size=2,
+    meaning="from the left",
+    actions=(
+        Action(weight="input", axis=1),
+        Action(weight="initial.H", axis=0, slice=((0, 2), (0, 1)), dual=True),
+    ),
 )
 SMALL = Manifest(
     name="so2",
@@ -195,6 +250,7 @@ SMALL = Manifest(
         ranges={"MatrixExp": 4.5},
     ),
     targets=(MIXING, FIRST),
+    symmetries=(LEFT,),
     training={"seed": 0},
     parity=Parity(
         tolerance=1e-5,
@@ -407,14 +463,23 @@ def test_unknown_keys_are_refused(bundle: Path, key: str) -> None:
 
 
 MISSING = {
-    **{f.name: (f.name,) for f in dataclasses.fields(Manifest) if f.name != "format"},
+    **{
+        f.name: (f.name,)
+        for f in dataclasses.fields(Manifest)
+        if f.name not in ("format", "symmetries")
+    },
     **{f"graph.{f.name}": ("graph", f.name) for f in dataclasses.fields(GraphSpec)},
     **{
         f"states[0].{f.name}": ("states", 0, f.name)
         for f in dataclasses.fields(StateSpec)
         if f.name != "orthogonal"
     },
-    **{f"targets[0].{f.name}": ("targets", 0, f.name) for f in dataclasses.fields(Target)},
+    **{
+        f"targets[0].{f.name}": ("targets", 0, f.name)
+        for f in dataclasses.fields(Target)
+        if f.name != "subspace"
+    },
+    **{f"symmetries[0].{n}": ("symmetries", 0, n) for n in ("name", "group", "size", "actions")},
     **{f"parity.{name}": ("parity", name) for name in ("tolerance", "max_error", "cases")},
     "parity.cases[0].batch": ("parity", "cases", 0, "batch"),
     "graph.outputs[0].shape": ("graph", "outputs", 0, "shape"),
@@ -439,6 +504,22 @@ def test_missing_keys_are_refused(bundle: Path, key: str) -> None:
 def test_a_bundle_from_before_states_said_that_they_are_orthogonal_is_read(bundle: Path) -> None:
     remove(bundle, ("states", 0, "orthogonal"))
     assert not read_manifest(bundle).states[0].orthogonal
+
+
+def test_a_bundle_from_before_symmetries_and_subspaces_is_read(bundle: Path) -> None:
+    remove(bundle, ("symmetries",))
+    for target in (0, 1):
+        remove(bundle, ("targets", target, "subspace"))
+    manifest = read_manifest(bundle)
+    assert manifest.symmetries == ()
+    assert [target.subspace for target in manifest.targets] == [None, None]
+
+
+def test_symmetries_have_names_of_their_own(bundle: Path) -> None:
+    twice = [dataclasses.asdict(LEFT)] * 2
+    rewrite(bundle, ("symmetries",), twice)
+    expected = "symmetries: found 'left-multiplication' twice, expected every name once"
+    assert refusal(bundle) == expected
 
 
 TASK_KEYS = {

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from serve.ablation import OPERATIONS
+from serve.ablation import KEYS
 from train.model import Model, State, Weights, family, family_names, predict, scan_reference
 from train.models.osm_rnn import OsmRnn, OsmRnnConfig
 from train.presets import fit_sizes
@@ -182,7 +182,7 @@ def test_targets_name_weights_that_exist(name: str, sizes: dict[str, str]) -> No
     assert len({target.name for target in targets}) == len(targets) > 0
     for target in targets:
         weight = weights[target.weight]
-        assert target.ops and set(target.ops) <= set(OPERATIONS)
+        assert target.ops and set(target.ops) <= set(KEYS)
         assert target.meaning
         for (start, stop), size in zip(target.slice or (), weight.shape, strict=False):
             assert 0 <= start < stop <= size

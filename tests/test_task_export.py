@@ -42,7 +42,8 @@ from export.task_parity import (
     random_inputs,
 )
 from export.task_trials import choose_trials, probed_trials
-from serve.ablation import apply_ablation, parse_ablation
+from serve.ablation_page import parse_ablation
+from serve.edits import apply_ablation
 from serve.manifest import GRAPH_FILE, TRIALS_FILE, WEIGHTS_FILE
 from serve.runtime import Bundle, Device, Session
 from serve.trials import run_trials, score_trials

@@ -63,7 +63,7 @@ def test_the_table_of_models_shows_tasks(mixed: Any, capsys: pytest.CaptureFixtu
 
 def test_what_can_be_ablated_in_a_model_of_a_task_is_told(mixed: Any) -> None:
     with HttpClient(mixed.url) as client:
-        assert {t.name for t in client.structure("small-copy").targets} == {"mixing", "prototypes"}
+        assert {t.name for t in client.structure("small-copy").targets} == OSM_TARGETS
         assert len(client.structure("small-sparse-xor").targets) == 2
 
 

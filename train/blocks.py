@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, layer_norm
 
 from train.associative_scan import linear_scan, rotate
-from train.model import Model, State, Target, Weights, drive
+from train.model import Action, Model, State, Symmetry, Target, Weights, drive, on_axis
 
 Layer = dict[str, Tensor]  # the weights of one, by the ends of their names
 LAYER = ("norm", "angle", "decay", "input", "output", "skip", "gate", "gate.bias")
@@ -69,8 +69,12 @@ class PlaneStack(Model):
         """`angle`, `decay`, `input` and `output` of all layers: (L, ...) each."""
 
     @abstractmethod
+    def plane_sizes(self) -> tuple[int, int]:
+        """Heads of a layer, and planes of a head."""
+
     def num_planes(self) -> int:
         """Planes of a layer."""
+        return math.prod(self.plane_sizes())
 
     def weights(self) -> Weights:
         """What is learned, and the recurrences as the family parametrises them."""
@@ -129,8 +133,56 @@ class PlaneStack(Model):
         return {"z": torch.stack(last, 1), "h": h[-1]}, self.readout(weights, {"h": h})
 
     def targets(self) -> list[Target]:
-        """What turns, dampens, drives and reads the planes of each layer, and its gate."""
-        return [target for index in range(self.num_layers) for target in self._layer_targets(index)]
+        """What turns, dampens, drives and reads the planes of each layer, its gate, each plane."""
+        layers = range(self.num_layers)
+        return [
+            Target("encoder", "encoder", ("zero",), "table of what stands for each input"),
+            *(target for index in layers for target in self._layer_targets(index)),
+            *(target for index in layers for target in self._plane_targets(index)),
+            Target("readout", "readout", ("zero",), "readout matrix: from the output to logits"),
+        ]
+
+    def symmetries(self) -> list[Symmetry]:
+        """The planes of each layer turned, and in another order; the numbers between blocks too."""
+        found = [s for i in range(self.num_layers) for s in self._plane_symmetries(f"layers.{i}")]
+        ends = ("norm", "skip", "gate", "gate.bias", "output")
+        each = [f"layers.{i}." for i in range(self.num_layers)]
+        actions = on_axis(0, "encoder.bias", "readout.norm")
+        actions += on_axis(0, *(i + end for i in each for end in ends))
+        actions += on_axis(1, "encoder", *(i + end for i in each for end in ("input", "gate")))
+        actions += on_axis(1, "readout")
+        told = "the numbers that go from block to block in another order"
+        stream = Symmetry("stream", "permutation", self.width, told, actions)
+        return [*found, stream] if self.width > 1 else found
+
+    def _plane_symmetries(self, name: str) -> list[Symmetry]:
+        H, size = self.plane_sizes()
+        both = f"{name}.input", f"{name}.output"
+
+        def on(inner: int, *own: Action) -> tuple[Action, ...]:
+            return (*on_axis(0, both[0], inner=inner), *on_axis(1, both[1], inner=inner), *own)
+
+        found = [Symmetry(f"{name}.turns", "pairs", 2 * H * size, "each plane turned", on(1))]
+        if size > 1:
+            told, own = "the planes of every head in another order", on_axis(1, f"{name}.angle")
+            found.append(Symmetry(f"{name}.planes", "permutation", size, told, on(2, *own)))
+        if H > 1:
+            told, own = "the heads in another order", on_axis(0, f"{name}.angle", f"{name}.decay")
+            found.append(Symmetry(f"{name}.heads", "permutation", H, told, on(2 * size, *own)))
+        return found
+
+    def _plane_targets(self, index: int) -> list[Target]:
+        found, size = list[Target](), self.plane_sizes()[1]
+        for p in range(self.num_planes()):
+            name, told = f"layers.{index}.planes.{p}", f"plane {p} of layer {index}"
+            head, place = divmod(p, size)
+            at, rows = ((head, head + 1), (place, place + 1)), ((2 * p, 2 * p + 2), (0, self.width))
+            angle, drives = f"angle of {told}; at 0 it doesn't turn", f"what drives {told}"
+            found += [
+                Target(name, f"layers.{index}.angle", ("freeze", "zero"), angle, at),
+                Target(f"{name}.input", f"layers.{index}.input", ("zero",), drives, rows),
+            ]
+        return found
 
     def _layer_targets(self, index: int) -> list[Target]:
         meanings = {
@@ -141,7 +193,8 @@ class PlaneStack(Model):
             "gate": "gate of the block; 0 lets half of everything through",
         }
         names = [(f"layers.{index}.{name}", meaning) for name, meaning in meanings.items()]
-        return [Target(name, name, ("zero",), meaning) for name, meaning in names]
+        ops = {"angle": ("freeze", "zero")}
+        return [Target(n, n, ops.get(n.rpartition(".")[2], ("zero",)), told) for n, told in names]
 
     def _through(
         self, weights: Weights, x: Tensor, move: Callable[[int, Layer, Tensor], Tensor]

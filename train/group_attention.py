@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from train.groups.group import Group
+from train.model import Target
 from train.positions import from_planes, partners, row_angles, to_planes, with_still_plane
 from train.windows import mean, scores
 
@@ -28,6 +29,22 @@ class Heads(NamedTuple):
     sharpness: Tensor  # (h), β
     frequency: Tensor  # (m), ω in radians a position
     phase: Tensor  # (h, m), φ
+
+
+def attention_targets(name: str, layer: str, num_heads: int) -> list[Target]:
+    """What ablations may edit of the attention of a layer, beside what is taken of its means."""
+    told = f"angles by which positions turn the keys of {layer}; 0: it knows no positions"
+    frequency = Target(f"{name}.frequency", f"{name}.frequency", ("freeze", "zero"), told)
+    return [frequency] + [
+        Target(
+            f"{name}.heads.{head}",
+            f"{name}.sharpness",
+            ("zero",),
+            f"sharpness of head {head} of {layer}; at 0 it sees all positions alike",
+            ((head, head + 1),),
+        )
+        for head in range(num_heads)
+    ]
 
 
 def attend(group: Group, heads: Heads, H: Tensor, keys: Tensor, hidden: Tensor) -> Tensor:

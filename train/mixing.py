@@ -20,10 +20,12 @@ from torch import Tensor, nn
 from train.groups.group import Group
 from train.groups.orthogonal import SO, O
 from train.matrix_exp import is_observed
-from train.model import Weights
+from train.model import Target, Weights
 from train.native import available, osm_scan
+from train.prototypes import VISIBLE, visible_tangents
 
-MIXINGS = ("linear", "low-rank", "bch", "none")
+MATRICES = ("linear", "low-rank")
+MIXINGS = (*MATRICES, "bch", "none")
 MIXING_STD = 0.02
 
 
@@ -54,6 +56,33 @@ class Mixing(nn.Module):
         if self.kind == "low-rank":
             return {name: torch.eye(self.group.dim).to(self.left) + self.left @ self.right}
         return {f"{name}.constant": self.group.tangent(self.constant)} if self.kind == "bch" else {}
+
+
+def mixing_targets(kind: str, group: Group, name: str, taken: str) -> list[Target]:
+    """Γ, and of groups that commute its rows, or C; `taken` says whose tangent, in words."""
+    if kind == "bch":
+        meaning = f"constant C that is joined to {taken}; 0: no mixing"
+        return [Target(f"{name}.constant", f"{name}.constant", ("zero",), meaning)]
+    if kind == "none":
+        return []
+    ops, D = ("schur", "zero", "identity", "project"), group.dim
+    whole = Target(name, name, ops, f"linear map Γ to {taken}", subspace=VISIBLE)
+    planes = range(D if group.algebra is None else 0)
+    return [whole] + [
+        Target(
+            f"{name}.planes.{k}",
+            name,
+            ("freeze", "zero"),
+            f"what turns plane {k}, in {taken}",
+            ((k, k + 1), (0, D)),
+        )
+        for k in planes
+    ]
+
+
+def mixing_subspaces(kind: str, group: Group, weights: Weights, logits: bool) -> Weights:
+    """The subspace that the targets above name."""
+    return {VISIBLE: visible_tangents(group, weights, logits)} if kind in MATRICES else {}
 
 
 def step(

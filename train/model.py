@@ -33,6 +33,31 @@ class Target(NamedTuple):
     ops: tuple[str, ...]
     meaning: str
     slice: tuple[tuple[int, int], ...] | None = None
+    subspace: str | None = None  # one of `Model.subspaces`, which the op "project" keeps
+
+
+class Action(NamedTuple):
+    """How an element of a symmetry moves an axis of a weight; `serve.manifest` has the words."""
+
+    weight: str
+    axis: int
+    inner: int = 1
+    dual: bool = False
+    algebra: str | None = None
+    slice: tuple[tuple[int, int], ...] | None = None
+
+
+class Symmetry(NamedTuple):
+    """A change of the weights, by any element of a group of size×size matrices, that changes no y.
+
+    Initial states are weights called `initial.NAME`. Those of zeros stay so, and aren't named.
+    """
+
+    name: str
+    group: str
+    size: int
+    meaning: str
+    actions: tuple[Action, ...]
 
 
 class Model(nn.Module, ABC):
@@ -78,6 +103,15 @@ class Model(nn.Module, ABC):
     def targets(self) -> list[Target]:
         """What ablations may edit."""
 
+    def symmetries(self) -> list[Symmetry]:
+        """Exact symmetries of the weights: edits that must change nothing."""
+        return []
+
+    def subspaces(self, weights: Weights, logits: bool) -> Weights:
+        """Orthonormal bases (r, D) that targets name; with `logits`, y counts up to a shift."""
+        del weights, logits
+        return {}
+
     def step(self, weights: Weights, state: State, x: Tensor) -> tuple[State, Tensor]:
         """One x in, its y (B, Y) out."""
         state = self.update(weights, state, x)
@@ -114,6 +148,13 @@ def scan_reference(
         state, y = model.step(weights, state, x)
         ys.append(y)
     return state, torch.stack(ys)  # (T, B, Y)
+
+
+def on_axis(
+    axis: int, *weights: str, inner: int = 1, dual: bool = False, algebra: str | None = None
+) -> tuple[Action, ...]:
+    """The same action on several weights."""
+    return tuple(Action(weight, axis, inner, dual, algebra) for weight in weights)
 
 
 def drive(table: Tensor, x: Tensor) -> Tensor:  # (V, ...), (B) or (B, V) -> (B, ...)

@@ -19,6 +19,9 @@ from torch import Tensor, nn
 from train.groups.group import Group
 from train.model import Target, Weights
 
+VISIBLE = "subspace.visible"  # the name of what `visible_tangents` gives
+VISIBLE_TOLERANCE = 1e-5  # singular values below this times the largest are rounding of float32
+
 
 class Prototypes(nn.Module):
     """P_v = exp(tangent(u_v)) in its component, τ = exp(·), b: what a group readout learns."""
@@ -47,6 +50,21 @@ def read(group: Group, weights: Weights, H: Tensor) -> Tensor:
     P = weights["readout.prototypes"].flatten(-2)
     scale = weights["readout.temperature"] * group.trace_scale
     return scale * (H.flatten(-2) @ P.mT) + weights["readout.bias"]
+
+
+def visible_tangents(group: Group, weights: Weights, logits: bool) -> Tensor:
+    """Orthonormal basis of the tangents at I that the readout sees, in coordinates: (r, D).
+
+    At H, dy_v along H X is τ <X, proj(H* P_v)>: the tangents that are seen are the span of
+    proj(H* P_v), or, since logits count up to a shift only, of proj(H* (P_v - mean P)). They depend
+    on H. These are those at H = I, where streams start; the others are what keeps a memory there.
+    In float64, singular values above `VISIBLE_TOLERANCE` of the largest.
+    """
+    P = weights["readout.prototypes"].double()
+    seen = group.coordinates(P - P.mean(0) if logits else P)
+    _, sizes, rows = torch.linalg.svd(seen, full_matrices=False)
+    visible: Tensor = rows[sizes > VISIBLE_TOLERANCE * sizes.max()]
+    return visible.float()
 
 
 PROTOTYPES = Target(

@@ -57,11 +57,30 @@ class TargetPage(BaseModel):
     norm: float
 
 
+class SymmetryPage(BaseModel):
+    """What edits of op "symmetry" may name, and the weights that it moves."""
+
+    name: str
+    group: str
+    size: int
+    meaning: str
+    weights: list[str]
+
+
 class StructurePage(BaseModel):
     """`GET /v1/models/{model}/structure`."""
 
     model: str
     targets: list[TargetPage]
+    symmetries: list[SymmetryPage]
+
+
+class SchemaPage(BaseModel):
+    """`GET /v1/ablations/schema`: the JSON Schema of an ablation."""
+
+    title: str
+    type: str
+    properties: Json
 
 
 class LimitsPage(BaseModel):

@@ -25,6 +25,8 @@ class Group(ABC):
     | `dim`         | D, the dimension of the algebra                                         |
     | `ambient_dim` | numbers in one ambient matrix                                           |
     | `trace_scale` | Re tr(X* Y) = trace_scale · sum_ij X_ij Y_ij; 1 if real, 1/2 if complex |
+    | `matrices`    | what symmetries call the group                                          |
+    | `algebra`     | what symmetries call its coordinates; None if it commutes               |
     """
 
     d: int
@@ -32,6 +34,8 @@ class Group(ABC):
     dim: int
     ambient_dim: int
     trace_scale: float
+    matrices: str
+    algebra: str | None
 
     @abstractmethod
     def ambient(self, a: Tensor) -> Tensor:

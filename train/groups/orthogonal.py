@@ -18,6 +18,7 @@ class _Orthogonal(Group):
     """What depends on the algebra alone."""
 
     trace_scale = 1.0
+    algebra = "so"
 
     def __init__(self, d: int) -> None:
         self.d = self.size = checked_size(type(self).__name__, d, 2)
@@ -74,6 +75,8 @@ class SO(_Orthogonal):
     Basis of g: (E_ij - E_ji) / √2 for i < j, row by row.
     """
 
+    matrices = "special-orthogonal"
+
     def contains(self, H: Tensor, tolerance: float = 1e-4) -> tuple[bool, float]:
         """max |HᵀH - I| against the tolerance, and det H > 0."""
         error = float(orthogonality_error(H))
@@ -91,6 +94,8 @@ class O(_Orthogonal):  # noqa: E742 (the group's name)
 
     Basis of g: (E_ij - E_ji) / √2 for i < j, row by row.
     """
+
+    matrices = "orthogonal"
 
     def contains(self, H: Tensor, tolerance: float = 1e-4) -> tuple[bool, float]:
         """max |HᵀH - I| against the tolerance."""

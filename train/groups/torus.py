@@ -15,6 +15,8 @@ from train.groups.group import Group, checked_size, orthogonality_error
 class _Planes(Group):
     """All but the choice of the axes."""
 
+    algebra = None
+
     def __init__(self, d: int, p: Tensor, q: Tensor) -> None:
         self.d, self.size, self.dim, self.ambient_dim = d, 2 * d, d, 2 * d
         n = self.size
@@ -90,7 +92,7 @@ class Torus(_Planes):
     Basis of g: [[0, -1], [1, 0]] / √2 on plane k.
     """
 
-    trace_scale = 1.0
+    trace_scale, matrices = 1.0, "pairs"
 
     def __init__(self, d: int) -> None:
         p = 2 * torch.arange(checked_size("Torus", d, 1), device="cpu")
@@ -103,7 +105,7 @@ class DiagonalTorus(_Planes):
     Basis of g: i E_kk, in real form [[0, -1], [1, 0]] on plane k.
     """
 
-    trace_scale = 0.5
+    trace_scale, matrices = 0.5, "halves"
 
     def __init__(self, d: int) -> None:
         p = torch.arange(checked_size("DiagonalTorus", d, 1), device="cpu")

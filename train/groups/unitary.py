@@ -106,6 +106,8 @@ class U(_Unitary):
     Basis of g: (E_ij - E_ji) / √2 and i (E_ij + E_ji) / √2 for i < j, row by row, then i E_kk.
     """
 
+    matrices, algebra = "unitary", "u"
+
     def __init__(self, d: int) -> None:
         super().__init__(d, least=1)
         self.dim = d * d
@@ -134,6 +136,8 @@ class SU(_Unitary):
     Basis of g: (E_ij - E_ji) / √2 and i (E_ij + E_ji) / √2 for i < j, row by row, then
     i diag(1, ..., 1, -k, 0, ..., 0) / √(k(k+1)) with k ones, k = 1 ... d-1.
     """
+
+    matrices, algebra = "special-unitary", "su"
 
     def __init__(self, d: int) -> None:
         super().__init__(d, least=2)

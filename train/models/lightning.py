@@ -11,16 +11,16 @@ Letters: B batch, T time, V input size, Y output size, d width, h heads, n = d /
 a attention dimension of a head, f MLP width, γ decay.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
-from train.model import Model, State, Target, Weights, drive
+from train.lightning_attention import Attend, attend_all, attend_one
+from train.lightning_symmetries import symmetries_of
+from train.model import Model, State, Symmetry, Target, Weights, drive
 from train.settings import check_choices, check_range
 
-CHUNK = 64  # positions that see each other through a mask; what is older is in the sum
 EPSILON = 1e-5  # of the norms
 LONGEST = 6.0  # the last head starts with the memory of 2^LONGEST positions, the first with 2
 MAX = {"d": 4096, "heads": 256, "a": 4096, "layers": 64}
@@ -28,8 +28,6 @@ MAX_FEED_FORWARD = 64
 PLAIN_GAIN = 0.2  # of V at the start, where no norm bounds the sums
 BLOCKS, DECAYS = ("residual", "plain"), ("learned", "none")
 SQUARE = ("schur", "zero", "identity")
-
-Attend = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +60,11 @@ class LightningConfig:
         if not 1 / self.d <= self.feed_forward <= MAX_FEED_FORWARD:
             expected = f"1/d to {MAX_FEED_FORWARD}"
             raise ValueError(f"feed_forward: found {self.feed_forward}, expected {expected}")
+
+    @property
+    def f(self) -> int:
+        """Width of the MLP."""
+        return int(self.feed_forward * self.d)
 
 
 class Lightning(Model):
@@ -132,11 +135,24 @@ class Lightning(Model):
         return state, self.readout(weights, {"output": outputs})
 
     def targets(self) -> list[Target]:
-        """Q, K, V, γ, μ and the MLP of every layer, and the rows of V of every head."""
+        """Q, K, V, γ, μ and the MLP of every layer, and the rows of Q, K and V of every head."""
         whole = [target for i in range(self.config.layers) for target in self._layer_targets(i)]
         heads = [target for i in range(self.config.layers) for target in self._head_targets(i)]
         meaning = "readout matrix: from the last layer to logits"
-        return [*whole, *heads, Target("readout", "readout", ("zero",), meaning)]
+        tokens = Target("input", "input", ("zero",), "table of what stands for each input")
+        return [*whole, *heads, Target("readout", "readout", ("zero",), meaning), tokens]
+
+    def symmetries(self) -> list[Symmetry]:
+        """Those of the paper that the configuration has, and orders of heads, units and numbers."""
+        c = self.config
+        return symmetries_of(
+            layers=c.layers,
+            heads=c.heads,
+            a=c.a,
+            d=c.d,
+            f=c.f if c.block == "residual" else 0,
+            decays=c.decay == "learned",
+        )
 
     def _layer_targets(self, index: int) -> list[Target]:
         c, layer = self.config, f"layer {index}"
@@ -157,16 +173,18 @@ class Lightning(Model):
 
     def _head_targets(self, index: int) -> list[Target]:
         c, name = self.config, f"layers.{index}"
-        n = c.d // c.heads
+        told = {"value": "gives", "query": "asks for", "key": "is found by"}
+        sizes = {"value": c.d // c.heads, "query": c.a, "key": c.a}
         return [
             Target(
-                f"{name}.heads.{head}",
-                f"{name}.value",
+                f"{name}.heads.{head}" + ("" if weight == "value" else f".{weight}"),
+                f"{name}.{weight}",
                 ("zero",),
-                f"what head {head} of layer {index} gives",
-                ((head * n, (head + 1) * n), (0, c.d)),
+                f"what head {head} of layer {index} {does}",
+                ((head * sizes[weight], (head + 1) * sizes[weight]), (0, c.d)),
             )
             for head in range(c.heads if c.heads > 1 else 0)
+            for weight, does in told.items()
         ]
 
     def _read(
@@ -206,45 +224,12 @@ class Lightning(Model):
         return [x + mu * step for mu in weights[f"{name}.shift"]]
 
 
-def attend_one(
-    S: Tensor, q: Tensor, k: Tensor, v: Tensor, decay: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """S' = γ S + v kᵀ and S' q: (B, h, n, a), (B, h, a), (B, h, a), (B, h, n), (h)."""
-    kept = S if decay is None else decay.view(-1, 1, 1) * S
-    S = kept + v.unsqueeze(-1) * k.unsqueeze(-2)
-    return S, (S @ q.unsqueeze(-1)).squeeze(-1)
-
-
-def attend_all(
-    S: Tensor, q: Tensor, k: Tensor, v: Tensor, decay: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """`attend_one` folded over the first axis of q, k and v (T, B, h, ...)."""
-    decay = (q.new_ones(q.shape[-2]) if decay is None else decay).view(-1, 1, 1)
-    ys = []
-    for chunk in zip(*(torch.split(z, CHUNK) for z in (q, k, v)), strict=True):
-        q, k, v = (z.permute(1, 2, 0, 3) for z in chunk)  # (B, h, T, ...)
-        S, y = _attend_chunk(S, q, k, v, decay)
-        ys.append(y.permute(2, 0, 1, 3))
-    return S, torch.cat(ys)
-
-
-def _attend_chunk(
-    S: Tensor, q: Tensor, k: Tensor, v: Tensor, decay: Tensor
-) -> tuple[Tensor, Tensor]:
-    # y_i = Σ_{j <= i} γ^(i - j) (k_j · q_i) v_j + γ^(i + 1) S q_i;
-    times = torch.arange(q.shape[-2], device=q.device)
-    ages = times.unsqueeze(-1) - times  # (T, T): of j at i
-    mask = torch.where(ages >= 0, decay ** ages.clamp(min=0), 0.0)  # (h, T, T)
-    y = (q @ k.mT * mask) @ v + decay ** (times + 1).unsqueeze(-1) * (q @ S.mT)
-    return decay ** len(times) * S + (v * mask[:, -1].unsqueeze(-1)).mT @ k, y
-
-
 def _unit(x: Tensor) -> Tensor:
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + EPSILON)
 
 
 def _layer(config: LightningConfig, generator: torch.Generator | None) -> nn.Module:
-    h, a, d, f = config.heads, config.a, config.d, int(config.feed_forward * config.d)
+    h, a, d, f = config.heads, config.a, config.d, config.f
 
     def normal(std: float, *shape: int) -> nn.Parameter:
         return nn.Parameter(torch.randn(*shape, generator=generator) * std)

@@ -80,9 +80,9 @@ class Lru(PlaneStack):
         self.B = normal((2 * D) ** -0.5, L, n, 2, D)
         self.C = normal(n**-0.5, L, D, n, 2)
 
-    def num_planes(self) -> int:
-        """n."""
-        return len(self.nu_log[0])
+    def plane_sizes(self) -> tuple[int, int]:
+        """n and 1."""
+        return len(self.nu_log[0]), 1
 
     def recurrences(self) -> Layer:
         """λ as modulus and angle, normalised B, and C with its imaginary part's sign turned."""

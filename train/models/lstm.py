@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from train.model import Model, State, Target, Weights, drive
+from train.model import Model, State, Symmetry, Target, Weights, drive, on_axis
 from train.settings import check_range
 
 GATES = ("input", "forget", "cell", "output")  # the order in which they are stacked
@@ -116,11 +116,16 @@ class Lstm(Model):
         return new, self.readout(weights, {f"layers.{last}.h": hs})
 
     def targets(self) -> list[Target]:
-        """Per layer the recurrent matrix of each gate and the input matrix; input and readout."""
+        """Per layer the recurrent and input matrix of each gate and of all; input and readout."""
         n, found = self.config.n, list[Target]()
         for k in self._ks():
+            width = n if k else self.config.embedding
             for place, gate in enumerate(GATES):
-                name, rows = f"layers.{k}.recurrent", (place * n, (place + 1) * n)
+                name, rows = f"layers.{k}.input", (place * n, (place + 1) * n)
+                meaning = f"input matrix of the {gate} gate, layer {k}"
+                whole = (rows, (0, width))
+                found.append(Target(f"{name}.{gate}", name, ("zero",), meaning, whole))
+                name = f"layers.{k}.recurrent"
                 meaning = f"recurrent matrix of the {gate} gate, layer {k}: how h drives it"
                 ops = ("schur", "zero", "identity")
                 found.append(Target(f"{name}.{gate}", name, ops, meaning, (rows, (0, n))))
@@ -130,6 +135,20 @@ class Lstm(Model):
             Target("input", "input", ("zero",), "table of what stands for each character"),
             Target("readout", "readout", ("zero",), "readout matrix: from h to logits"),
         ]
+
+    def symmetries(self) -> list[Symmetry]:
+        """The units of each layer in another order; the embedding in another basis."""
+        found, last = list[Symmetry](), self.config.layers - 1
+        for k in self._ks() if self.config.n > 1 else ():
+            name = f"layers.{k}"
+            above = f"layers.{k + 1}.input" if k < last else "readout"
+            actions = on_axis(0, f"{name}.input", f"{name}.recurrent", f"{name}.bias")
+            actions += on_axis(1, f"{name}.recurrent", above)
+            told = f"units of layer {k} in another order"
+            found.append(Symmetry(f"{name}.units", "permutation", self.config.n, told, actions))
+        actions = on_axis(1, "input") + on_axis(1, "layers.0.input", dual=True)
+        told = "the numbers that stand for inputs in another basis"
+        return [*found, Symmetry("input", "invertible", self.config.embedding, told, actions)]
 
     def _ks(self) -> range:
         return range(self.config.layers)

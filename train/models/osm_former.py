@@ -21,12 +21,21 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from train.group_attention import Heads, Turn, attend, attend_in_block, turned, turns_at
+from train.group_attention import (
+    Heads,
+    Turn,
+    attend,
+    attend_in_block,
+    attention_targets,
+    turned,
+    turns_at,
+)
 from train.groups.choice import group_names, make_group
-from train.mixing import MIXINGS, Mixing, step
-from train.model import State, Target, Weights, drive
+from train.groups.torus import Torus
+from train.mixing import MATRICES, MIXINGS, Mixing, mixing_subspaces, mixing_targets, step
+from train.model import Action, State, Symmetry, Target, Weights, drive, on_axis
 from train.positions import num_planes
-from train.prototypes import PROTOTYPES, Prototypes, read
+from train.prototypes import PROTOTYPES, VISIBLE, Prototypes, read
 from train.settings import check_choices, check_range
 from train.windows import BLOCK, SEEN, UNSEEN, Block, Update, Windowed
 
@@ -118,7 +127,7 @@ class OsmFormer(Windowed):
     def weights(self) -> Weights:
         """Free matrices for tokens, prototypes in the group, sharpness exp(·)."""
         weights = {"input": self.group.ambient(self.tokens)}
-        for layer in range(self.config.layers):
+        for layer in self._ks():
             name = f"layers.{layer}.attention"
             weights[f"{name}.sharpness"] = self.log_sharpness[layer].exp()
             weights[f"{name}.frequency"] = self.frequency[layer]
@@ -137,7 +146,7 @@ class OsmFormer(Windowed):
         seen = {SEEN: torch.zeros(batch, W - 1).to(self.tokens)}
         windows = {
             f"layers.{layer}": torch.zeros(batch, W - 1, n, n).to(self.tokens)
-            for layer in range(self.config.layers)
+            for layer in self._ks()
         }
         return {"H": H, **seen, **windows}
 
@@ -157,7 +166,7 @@ class OsmFormer(Windowed):
 
     def windows(self) -> tuple[str, ...]:
         """The states that every layer takes in."""
-        return (*(f"layers.{layer}" for layer in range(self.config.layers)), SEEN)
+        return (*(f"layers.{layer}" for layer in self._ks()), SEEN)
 
     def placed(self, weights: Weights, entries: State, places: Tensor) -> State:
         """R_j H_j: keys and values at once."""
@@ -172,7 +181,7 @@ class OsmFormer(Windowed):
         del state
         M, H = drive(weights["input"], x), self._start(weights, x)  # (B, n, n)
         own, entries, places = State(), State(), block.places()
-        for layer in range(self.config.layers):
+        for layer in self._ks():
             name = f"layers.{layer}"
             entries[name], (cos, sin) = H, self._turns(weights, name, places)
             turns = turned(self.group, H.unsqueeze(1), (cos, sin))  # (B, 1 + h, nn)
@@ -194,18 +203,52 @@ class OsmFormer(Windowed):
         return state["H"]
 
     def targets(self) -> list[Target]:
-        """Every phase's Γ and gain, and the prototypes."""
-        found = []
-        for layer in range(self.config.layers):
+        """Every phase's Γ or C and gain, positions, heads; the prototypes and the tokens."""
+        c, found = self.config, list[Target]()
+        for layer in self._ks():
             for phase in PHASES:
-                name = f"layers.{layer}.{phase}"
-                told = f"{phase} of layer {layer}"
-                if self.config.mixing in ("linear", "low-rank"):
-                    meaning = f"linear map Γ of the tangent that {told} takes"
-                    ops = ("schur", "zero", "identity")
-                    found.append(Target(f"{name}.mixing", f"{name}.mixing", ops, meaning))
+                name, told = f"layers.{layer}.{phase}", f"{phase} of layer {layer}"
+                taken = f"the tangent that {told} takes"
+                found += mixing_targets(c.mixing, self.group, f"{name}.mixing", taken)
                 found.append(Target(name, f"{name}.gain", ("zero",), f"{told}, on or off"))
-        return [*found, PROTOTYPES]
+            found += attention_targets(f"layers.{layer}.attention", f"layer {layer}", c.heads)
+        tokens = Target("input", "input", ("zero",), "matrices of the tokens: 0 moves nothing")
+        return [*found, PROTOTYPES, tokens]
+
+    def symmetries(self) -> list[Symmetry]:
+        """X -> R X R* for R in the torus that commutes with positions, or another order of planes.
+
+        The torus of a group that commutes changes nothing, but all of its planes are alike.
+        """
+        group, layers = self.group, [f"layers.{i}.attention" for i in self._ks()]
+        if group.algebra is not None:
+            told = "everything conjugated by a rotation that commutes with those of positions"
+            return [Symmetry("conjugation", "halves", group.size, told, self._conjugated(1))]
+        actions = self._conjugated(2 if isinstance(group, Torus) else 1)
+        actions += on_axis(0, *(f"{name}.frequency" for name in layers))
+        actions += on_axis(1, *(f"{name}.phase" for name in layers))
+        told = "planes in another order"
+        return [Symmetry("planes", "permutation", group.d, told, actions)][: group.d - 1]
+
+    def _conjugated(self, inner: int) -> tuple[Action, ...]:
+        mixings = [f"layers.{i}.{phase}.mixing" for i in self._ks() for phase in PHASES]
+        kind, algebra = self.config.mixing, self.group.algebra
+        ambient = ["input", "readout.prototypes"]
+        actions = on_axis(1, *ambient, inner=inner) + on_axis(2, *ambient, inner=inner)
+        if kind == "bch":
+            constants = [f"{name}.constant" for name in mixings]
+            actions += on_axis(0, *constants, inner=inner) + on_axis(1, *constants, inner=inner)
+        if kind in MATRICES:
+            actions += on_axis(0, *mixings, algebra=algebra)
+            actions += on_axis(1, *mixings, VISIBLE, algebra=algebra)
+        return actions
+
+    def subspaces(self, weights: Weights, logits: bool) -> Weights:
+        """What the readout sees at I."""
+        return mixing_subspaces(self.config.mixing, self.group, weights, logits)
+
+    def _ks(self) -> range:
+        return range(self.config.layers)
 
     def _advance(
         self, weights: Weights, state: State, xs: Tensor, fresh: bool = False
@@ -217,7 +260,7 @@ class OsmFormer(Windowed):
         after = {SEEN: seen[:, -past:]}
         skipped = past if fresh else 0
         hidden = self._hidden(seen[:, skipped:], T)
-        for layer in range(self.config.layers):
+        for layer in self._ks():
             window = state[f"layers.{layer}"]
             after[f"layers.{layer}"] = torch.cat([window[:, T:], H[:, -past:]], dim=1)
             keys = H if fresh else torch.cat([window, H], dim=1)  # (B, past + T, n, n)

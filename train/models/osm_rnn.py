@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from train.groups.choice import group_names, make_group
-from train.mixing import MIXINGS, Mixing, is_native, step
-from train.model import Model, State, Target, Weights, drive
+from train.mixing import MIXINGS, Mixing, is_native, mixing_subspaces, mixing_targets, step
+from train.model import Model, State, Symmetry, Target, Weights, drive, on_axis
 from train.native import osm_scan
 from train.prototypes import PROTOTYPES, Prototypes, read
 from train.settings import check_choices, check_range
@@ -120,15 +120,22 @@ class OsmRnn(Model):
         return state["H"]
 
     def targets(self) -> list[Target]:
-        """Γ and the prototypes."""
-        mixing = Target(
-            "mixing",
-            "mixing",
-            ("schur", "zero", "identity"),
-            "linear map Γ from the tangent that the token asks for to the tangent that is taken",
-        )
-        has_matrix = self.config.mixing in ("linear", "low-rank")
-        return [mixing, PROTOTYPES] if has_matrix else [PROTOTYPES]
+        """Γ or C, the prototypes and the tokens."""
+        told = "the tangent that is taken from the one that the token asks for"
+        tokens = Target("input", "input", ("zero",), "matrices of the tokens: 0 moves nothing")
+        mixing = mixing_targets(self.config.mixing, self.group, "mixing", told)
+        return [*mixing, PROTOTYPES, tokens]
+
+    def symmetries(self) -> list[Symmetry]:
+        """H, M, P -> R H, R M, R P for R in G."""
+        actions = on_axis(1, "input", "readout.prototypes") + on_axis(0, "initial.H")
+        told = "everything multiplied from the left by an element of the group"
+        name, group = "left-multiplication", self.group
+        return [Symmetry(name, group.matrices, group.size, told, actions)]
+
+    def subspaces(self, weights: Weights, logits: bool) -> Weights:
+        """What the readout sees at I."""
+        return mixing_subspaces(self.config.mixing, self.group, weights, logits)
 
     def _loop(self, weights: Weights, H: Tensor, Ms: Tensor) -> Tensor:
         Hs = []

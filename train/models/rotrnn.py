@@ -92,9 +92,9 @@ class RotRnn(PlaneStack):
         self.B = normal(D**-0.5, L, H, N, D)
         self.C = normal(H**-0.5, L, D, H * N)
 
-    def num_planes(self) -> int:
-        """n / 2."""
-        return self.theta[0].numel()
+    def plane_sizes(self) -> tuple[int, int]:
+        """H and N / 2."""
+        return self.config.heads, self.config.head_size // 2
 
     def recurrences(self) -> Layer:
         """γ, θ, Pᵀ ξ B and C P."""
@@ -117,14 +117,17 @@ class RotRnn(PlaneStack):
 
     def targets(self) -> list[Target]:
         """Those of the stack, and each head."""
-        return super().targets() + [
-            self._head(layer, head)
-            for layer in range(self.config.layers)
-            for head in range(self.config.heads)
-        ]
+        layers, heads = range(self.config.layers), range(self.config.heads)
+        return super().targets() + [t for i in layers for j in heads for t in self._head(i, j)]
 
-    def _head(self, layer: int, head: int) -> Target:
-        N = self.config.head_size
+    def _head(self, layer: int, head: int) -> list[Target]:
+        N, at = self.config.head_size, (head, head + 1)
         rows = ((head * N, (head + 1) * N), (0, self.config.width))
         name, meaning = f"layers.{layer}.heads.{head}", "what drives this head; 0 keeps it at rest"
-        return Target(name, f"layers.{layer}.input", ("zero",), meaning, rows)
+        angles, decay = "angles of this head; at 0 it doesn't turn", "decay of this head; 0 forgets"
+        whole = (at, (0, N // 2))
+        return [
+            Target(name, f"layers.{layer}.input", ("zero",), meaning, rows),
+            Target(f"{name}.angle", f"layers.{layer}.angle", ("freeze", "zero"), angles, whole),
+            Target(f"{name}.decay", f"layers.{layer}.decay", ("zero",), decay, (at,)),
+        ]

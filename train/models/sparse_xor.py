@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from train.model import Model, State, Target, Weights
+from train.model import Action, Model, State, Symmetry, Target, Weights, on_axis
 from train.settings import check_choices, check_range
 
 KINDS = ("softmax", "linear", "erf")
@@ -100,6 +100,15 @@ class SparseXor(Model):
                 ((head, head + 1), (0, d)),
             )
             for head in range(2)
+        ]
+
+    def symmetries(self) -> list[Symmetry]:
+        """The heads are multiplied: in either order, one by a number and the other over it."""
+        rows = [((head, head + 1), (0, self.config.input_size)) for head in range(2)]
+        factors = tuple(Action("attention", 0, dual=i > 0, slice=row) for i, row in enumerate(rows))
+        return [
+            Symmetry("heads", "permutation", 2, "the heads swapped", on_axis(0, "attention")),
+            Symmetry("scale", "scale", 1, "one head times a number, the other over it", factors),
         ]
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from train.model import Model, State, Target, Weights, drive
+from train.model import Model, State, Symmetry, Target, Weights, drive, on_axis
 from train.settings import check_choices, check_range
 
 CONSTRUCTIONS = ("orthogonal", "dense", "normal", "cayley")
@@ -129,6 +129,13 @@ class TanhRnn(Model):
             Target("input", "input", ("zero",), "input matrix W_xh: what each character adds"),
             Target("readout", "readout", ("zero",), "readout matrix W_hy: from state to logits"),
         ]
+
+    def symmetries(self) -> list[Symmetry]:
+        """Units in another order and with other signs: tanh is odd."""
+        actions = on_axis(1, "input", "recurrent", "readout") + on_axis(0, "recurrent")
+        actions += on_axis(0, "recurrent.bias") if self.config.bias == "learned" else ()
+        told = "units in another order, some with the other sign"
+        return [Symmetry("units", "signed-permutation", self.config.n, told, actions)]
 
     def _driven(self, weights: Weights, x: Tensor) -> Tensor:
         driven = drive(weights["input"], x)

@@ -16,19 +16,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
-from train.model import State, Target, Weights, drive
+from train.model import State, Symmetry, Target, Weights, drive
+from train.rotary import Turn, angles_at, rotate, turned, turns
 from train.settings import check_range
+from train.transformer_symmetries import symmetries_of
 from train.windows import BLOCK, SEEN, Block, Update, Windowed, mean, scores
 
-ROTARY_BASE = 100.0  # planes turn by 1 to almost 1/100 radian a character
 EPSILON = 1e-6
 PIECE = 32  # positions that a scan takes at once
+DOES = {
+    "query": "what a position asks for",
+    "key": "what it is found by",
+    "value": "what it gives",
+}
 MAX_D = 4096
 MAX_LAYERS = 64
 MAX_CONTEXT = 4096
 MAX_FEED_FORWARD = 64
 
-Turn = tuple[Tensor, Tensor, Tensor]  # cosines, sines, and of each number the other of its plane
 Attend = Callable[[str, Tensor, Tensor, Tensor], Tensor]
 
 
@@ -141,7 +146,7 @@ class Transformer(Windowed):
         del weights
         turn = self._turn(places)
         return {
-            name: _turned(entry, turn) if name.endswith("keys") else entry
+            name: turned(entry, turn) if name.endswith("keys") else entry
             for name, entry in entries.items()
         }
 
@@ -155,9 +160,9 @@ class Transformer(Windowed):
         def attend(layer: str, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
             names = (f"{layer}.keys", f"{layer}.values")
             entries.update(zip(names, (keys, values), strict=True))
-            own[names[0]] = block.enter(names[0], _turned(keys, turn))
+            own[names[0]] = block.enter(names[0], turned(keys, turn))
             own[names[1]] = block.enter(names[1], values)
-            rows = _turned(queries, turn).unsqueeze(1) * (heads / math.sqrt(size))  # (B, H, d)
+            rows = turned(queries, turn).unsqueeze(1) * (heads / math.sqrt(size))  # (B, H, d)
             past_keys, past_values = (block.past[name] for name in names)
             shares = (scores(rows, past_keys, own[names[0]]) + block.hidden).softmax(-1)
             return (mean(shares, past_values, own[names[1]]) * heads).sum(1)
@@ -171,6 +176,10 @@ class Transformer(Windowed):
         size = d // heads
         for k in self._ks():
             name = f"layers.{k}.attention"
+            for kind, does in DOES.items():
+                meaning = f"{kind} matrix of layer {k}: {does}"
+                ops = ("schur", "zero", "identity")
+                found.append(Target(f"{name}.{kind}", f"{name}.{kind}", ops, meaning))
             meaning = f"output matrix of the attention of layer {k}: without it the layer has none"
             found.append(Target(name, f"{name}.output", ("zero",), meaning))
             for head in range(heads):
@@ -186,6 +195,15 @@ class Transformer(Windowed):
             Target("input", "input", ("zero",), "table of what stands for each character"),
             Target("readout", "readout", ("zero",), "readout matrix: from the output to logits"),
         ]
+
+    def symmetries(self) -> list[Symmetry]:
+        """Bases of values, queries and keys; orders of heads, of units, and of the numbers of x."""
+        c = self.config
+        return symmetries_of(layers=c.layers, heads=c.heads, d=c.d, f=c.f)
+
+    def _turn(self, places: Tensor) -> Turn:
+        num = self.config.context + BLOCK
+        return turns(self.config.heads, self.config.d, num, places, self.input)
 
     def _ks(self) -> range:
         return range(self.config.layers)
@@ -221,24 +239,17 @@ class Transformer(Windowed):
             x = x + _mlp(weights, f"layers.{k}.mlp", x)
         return _normalise(x, weights["norm"])
 
-    def _turn(self, places: Tensor) -> Turn:
-        """What `_turned` needs at places (M); from one table, so that others change no bit."""
-        heads, half = self.config.heads, self.config.d // self.config.heads // 2
-        angles = _angles(self.config.context + BLOCK, 2 * half).repeat(1, 2 * heads)  # (S + N, d)
-        sign = torch.tensor([-1.0, 1.0]).repeat_interleave(half).repeat(heads)
-        cos, sin = (value.to(self.input) for value in (angles.cos(), angles.sin() * sign))
-        other = torch.arange(self.config.d).view(heads, 2, half).flip(1).flatten()
-        return cos.index_select(0, places), sin.index_select(0, places), other.to(places.device)
-
 
 def _attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, heads: int) -> Tensor:
     """Queries (B, T, d) at the last T of the positions of keys and values (B, S, d)."""
     T, S, size = queries.shape[1], keys.shape[1], keys.shape[2] // heads
     q, k, v = (value.view(*value.shape[:2], heads, size) for value in (queries, keys, values))
-    angles = _angles(S, size).unsqueeze(1).expand(-1, heads, -1)  # (S, H, d/2H): fast in the graph
+    angles = (
+        angles_at(S, size).unsqueeze(1).expand(-1, heads, -1)
+    )  # (S, H, d/2H): fast in the graph
     cos, sin = angles.cos().to(q), angles.sin().to(q)
-    q = _rotate(q, cos[S - T :], sin[S - T :]).transpose(1, 2) / math.sqrt(size)  # (B, H, T, d/H)
-    scores = q @ _rotate(k, cos, sin).permute(0, 2, 3, 1)  # (B, H, T, S)
+    q = rotate(q, cos[S - T :], sin[S - T :]).transpose(1, 2) / math.sqrt(size)  # (B, H, T, d/H)
+    scores = q @ rotate(k, cos, sin).permute(0, 2, 3, 1)  # (B, H, T, S)
     shares = scores.masked_fill(~mask, -math.inf).softmax(-1)
     return (shares @ v.transpose(1, 2)).transpose(1, 2).flatten(-2)
 
@@ -250,25 +261,6 @@ def _mask(seen: Tensor, T: int) -> Tensor:
     at = torch.arange(S, device=seen.device)
     lags = at[S - T :].unsqueeze(-1) - at  # (T, S)
     return ((lags >= 0) & (lags < W)) & (seen > 0.5)[:, None, None, :]
-
-
-def _angles(S: int, size: int) -> Tensor:
-    """Angles of the planes of a head at places 0 ... S-1: (S, d/2H)."""
-    half = size // 2
-    speeds = ROTARY_BASE ** (-torch.arange(half) / half)
-    return torch.arange(float(S)).unsqueeze(-1) * speeds
-
-
-def _turned(x: Tensor, turn: Turn) -> Tensor:
-    """`_rotate` of all heads side by side: x (..., d) by cosines and sines (..., d)."""
-    cos, sin, other = turn
-    return cos * x + sin * x.index_select(-1, other)
-
-
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Planes of x (..., d/H), of which the halves hold first and second rows, turned."""
-    a, b = x.chunk(2, -1)
-    return torch.cat([a * cos - b * sin, a * sin + b * cos], -1)
 
 
 def _mlp(weights: Weights, name: str, x: Tensor) -> Tensor:

@@ -1,0 +1,207 @@
+"""A list of edits applied to the weights of a model, and what each of them really removed.
+
+    mass = ‖ΔW‖_F / ‖W‖_F, for schur ‖ΔT‖_F / ‖T‖_F, which is the same number
+
+The mass of several edits together is √(Σ (mass_i ‖W_i‖)² / Σ ‖W_i‖²), over what they name.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from serve import schur, symmetry
+from serve.ablation import Ablation, AblationError, Edit
+from serve.ablation_page import ALPHA, find_target, ops_of
+from serve.json_page import Json
+from serve.manifest import Manifest, Target
+from serve.operations import Outcome, Part, operate, ordered
+from serve.schur import Floats, Spectrum, frobenius
+
+Array = NDArray[Any]
+Weights = Mapping[str, Array]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removed:
+    """What an edit really removed."""
+
+    target: str
+    op: str
+    mass: float
+    norm: float  # ‖W‖_F of the target before
+    spectrum: Spectrum | None = None  # of the target before the edit; schur, and what is like it
+    detail: dict[str, Json] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Applied:
+    """The edited weights, only those, as new arrays; and what each edit removed, in order."""
+
+    weights: dict[str, Array]
+    removed: tuple[Removed, ...]
+
+
+def apply_ablation(ablation: Ablation, weights: Weights, manifest: Manifest) -> Applied:
+    """The edited weights and what each edit removed; `weights` is left as it is.
+
+    Raises `AblationError` for an edit that changes nothing, values that aren't finite, and weights
+    that aren't as the manifest says.
+    """
+    edited: dict[str, Array] = {}
+    removed = []
+    for index, edit in enumerate(ablation.edits):
+        where = f"ablation.edits[{index}]"
+        apply = _apply_symmetry if edit.kind is not None else _apply_to_target
+        removed.append(apply(edit, weights, edited, manifest, where))
+    return Applied(weights=edited, removed=tuple(removed))
+
+
+def removed_json(removed: Removed) -> dict[str, Json]:
+    """Plain JSON types and finite numbers; an eigenvalue is [re, im]."""
+    page: dict[str, Json] = {
+        "target": removed.target,
+        "op": removed.op,
+        "mass": removed.mass,
+        "norm": removed.norm,
+    }
+    page |= spectrum_json(removed.spectrum) if removed.spectrum else {}
+    return page | removed.detail | {"warnings": list(removed.warnings)}
+
+
+def total_mass(removed: Sequence[Mapping[str, Json]]) -> float | None:
+    """The mass of edits together, from their JSON; None where there is none or it means nothing."""
+    whole = math.fsum(page["norm"] ** 2 for page in removed)
+    if len(removed) == 1:
+        return float(removed[0]["mass"])
+    gone = math.fsum((page["mass"] * page["norm"]) ** 2 for page in removed)
+    return math.sqrt(gone / whole) if whole else None
+
+
+def structure(manifest: Manifest, weights: Weights) -> list[dict[str, Json]]:
+    """Per target what may be edited; for square ones also the spectrum and ‖N_x‖_F / ‖T‖_F.
+
+    Raises `AblationError` for weights that aren't as the manifest says.
+    """
+    pages = []
+    for target in manifest.targets:
+        where = f"targets.{target.name}"
+        part = view(weights, target, where).astype(np.float64)
+        page = {key: getattr(target, key) for key in ("name", "weight", "meaning")}
+        page |= {"shape": list(target.shape), "ops": ops_of(target), "norm": frobenius(part)}
+        if "schur" in page["ops"]:
+            page |= spectrum_json(schur.spectrum(ordered(part, where), ALPHA))
+        pages.append(page)
+    return pages
+
+
+def symmetries(manifest: Manifest) -> list[dict[str, Json]]:
+    """Per symmetry its name, which edits call `kind`, what it is, and the weights that it moves."""
+    return [
+        {
+            "name": found.name,
+            "group": found.group,
+            "size": found.size,
+            "meaning": found.meaning,
+            "weights": list(dict.fromkeys(action.weight for action in found.actions)),
+        }
+        for found in manifest.symmetries
+    ]
+
+
+def view(weights: Weights, target: Target, where: str) -> Array:
+    """A target's part of its weight, as the target's shape; `AblationError` if it isn't so."""
+    weight = weights.get(target.weight, np.empty(0))
+    bounds = target.slice or [(0, size) for size in weight.shape]
+    fits = target.weight in weights and weight.dtype.kind == "f" and len(bounds) == weight.ndim
+    slices = tuple(slice(start, stop) for start, stop in bounds)
+    part = weight[slices] if fits and slices else weight  # a number stays an array
+    # Axes of length 1 may be dropped: one head of (heads, d, d) is a (d, d) target
+    if not fits or [s for s in part.shape if s != 1] != [s for s in target.shape if s != 1]:
+        found = f"{part.dtype} {list(part.shape)}" if target.weight in weights else "nothing"
+        expected = f"floating point {list(target.shape)} in weight {target.weight}"
+    elif not np.isfinite(part).all():
+        found, expected = "NaN or infinite values", f"finite numbers in weight {target.weight}"
+    else:
+        return part.reshape(target.shape)
+    raise AblationError(f"{where}.target", found, expected, "export the bundle again")
+
+
+def spectrum_json(spectrum: Spectrum) -> dict[str, Json]:
+    """A spectrum as JSON."""
+    page = {k: list(v) if type(v) is tuple else v for k, v in dataclasses.asdict(spectrum).items()}
+    return page | {"eigenvalues": [[value.real, value.imag] for value in spectrum.eigenvalues]}
+
+
+def _apply_to_target(
+    edit: Edit, weights: Weights, edited: dict[str, Array], manifest: Manifest, where: str
+) -> Removed:
+    target = find_target(edit.place, f"{where}.target", manifest)
+    if target.weight in weights and target.weight not in edited:
+        edited[target.weight] = np.array(weights[target.weight], order="C")
+    part = view(edited, target, where)
+    before = part.astype(np.float64)
+    seen = None if target.subspace is None else weights[target.subspace].astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):  # looked at in the next lines
+        outcome = operate(Part(W=before, basis=seen), edit, where)
+        after = outcome.W.astype(part.dtype)
+    if not np.isfinite(after).all():
+        raise AblationError(where, "a result that isn't finite", "finite values", "leave it out")
+    if np.array_equal(after, part):
+        found = f"that it changes no entry of {target.name}"
+        raise AblationError(where, found, "something to remove", "leave it out")
+    mass, doubts = _mass(before, after, outcome.spectrum)
+    part[...] = after
+    return Removed(
+        target=target.name,
+        op=edit.op,
+        mass=mass,
+        norm=frobenius(before),
+        spectrum=outcome.spectrum,
+        detail=_detail(edit, outcome),
+        warnings=(*(outcome.spectrum.warnings if outcome.spectrum else ()), *doubts),
+    )
+
+
+def _detail(edit: Edit, outcome: Outcome) -> dict[str, Json]:
+    if edit.like is None:
+        return outcome.detail
+    return {"like": edit.like.op, "seed": edit.seed, **outcome.detail}
+
+
+def _apply_symmetry(
+    edit: Edit, weights: Weights, edited: dict[str, Array], manifest: Manifest, where: str
+) -> Removed:
+    found = next((s for s in manifest.symmetries if s.name == edit.kind), None)
+    if found is None or edit.seed is None:
+        expected = f"a symmetry of {manifest.name}"
+        raise AblationError(f"{where}.kind", f"{edit.kind!r:.60}", expected, "use one of its own")
+    before = {**weights, **edited}
+    try:
+        moved = symmetry.act(found, symmetry.draw(found, edit.seed), before)
+    except ValueError as error:
+        raise AblationError(f"{where}.kind", str(error), "one that fits", "export again") from None
+    edited |= moved
+    whole = math.hypot(*(frobenius(before[name]) for name in moved))
+    gone = math.hypot(*(frobenius(moved[name] - before[name].astype(float)) for name in moved))
+    return Removed(
+        target=found.name,
+        op=edit.op,
+        mass=gone / whole if whole else 0.0,
+        norm=whole,
+        detail={"seed": edit.seed, "weights": list(moved)},
+    )
+
+
+def _mass(before: Floats, after: Array, spectrum: Spectrum | None) -> tuple[float, list[str]]:
+    whole = frobenius(before)
+    mass = frobenius(after - before) / whole if whole else math.inf
+    if not math.isfinite(mass):
+        return 1.0, ["the target was 0 before this edit; the mass is relative to its new value"]
+    noise = max(2 * np.finfo(after.dtype).eps, 10 * spectrum.backward_error if spectrum else 0.0)
+    return mass, [f"mass {mass:.3g} is rounding error of {after.dtype}"] if mass <= noise else []
