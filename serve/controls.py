@@ -7,7 +7,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from serve.ablation import canonical, controls, parse_ablation
+from serve.ablation import canonical, controls
+from serve.ablation_page import parse_ablation
 from serve.edits import total_mass
 from serve.manifest import Manifest
 from serve.wire.requests import MAX_SEED

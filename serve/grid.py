@@ -14,7 +14,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from serve.ablation import MAX_NAME, AblationError, parse_ablation
+from serve.ablation import AblationError
+from serve.ablation_page import MAX_NAME, parse_ablation
 from serve.manifest import Manifest
 from serve.wire.errors import RequestError, invalid
 from serve.wire.queries import MAX_POINTS, Grid, SweepRequest

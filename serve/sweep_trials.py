@@ -14,7 +14,7 @@ from serve.trials import Trials
 from serve.wire.queries import TrialsRequest
 
 Json = Any
-DEFAULTS = TrialsRequest()
+DEFAULTS = TrialsRequest.model_validate({})
 
 
 class TrialsQuery:
