@@ -82,9 +82,9 @@ def _row(bar: Bar, y: int, x: Callable[[float], float]) -> str:
         note += f", controls {bar.low:.6g} to {bar.high:.6g}"
     found.append(f'<rect class="{kind}" {shape}><title>{_fit(note)}</title></rect>')
     if bar.low is not None and bar.high is not None:
-        at = y + ROW - 3
+        level = y + ROW - 3
         ends = f'x1="{x(bar.low):.1f}" x2="{x(bar.high):.1f}"'
-        found.append(f'<line class="c" {ends} y1="{at}" y2="{at}"/>')
+        found.append(f'<line class="c" {ends} y1="{level}" y2="{level}"/>')
     if bar.mean is not None:
         at = f"{x(bar.mean):.1f}"
         found.append(f'<line class="c" x1="{at}" x2="{at}" y1="{y + ROW - 7}" y2="{y + ROW}"/>')

@@ -35,7 +35,9 @@ class Sweep:
     @property
     def headline(self) -> str:
         """The score that `delta` is the change of: bpc, or what the task is known by."""
-        return "bpc" if self.query == "score" else str((self.baseline or {}).get("headline"))
+        return (
+            "bpc" if self.query == "score" else str((self.baseline or {}).get("headline", "score"))
+        )
 
     @property
     def is_over(self) -> bool:
