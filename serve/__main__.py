@@ -84,20 +84,26 @@ def make_parser() -> argparse.ArgumentParser:
         help="queued, then 429 (default: 1024)",
     )
     add("--grace-s", type=float, default=defaults.grace_s, help="for running streams (default: 20)")
-    _add_states(parser, defaults)
+    _add_kept(parser, defaults)
     _add_data(parser)
     _add_timeouts(parser, defaults)
     _add_access(parser, defaults)
     return parser
 
 
-def _add_states(parser: argparse.ArgumentParser, defaults: Settings) -> None:
-    add = parser.add_argument_group("states").add_argument
+def _add_kept(parser: argparse.ArgumentParser, defaults: Settings) -> None:
+    add = parser.add_argument_group("what is kept").add_argument
     add(
         "--state-cache-mb",
         type=int,
         default=defaults.state_cache_mb,
         help="of states that known beginnings of prompts lead to, 0: none (default: 64)",
+    )
+    add(
+        "--ablation-cache-mb",
+        type=int,
+        default=defaults.ablation_cache_mb,
+        help="of ablated models that are kept ready, 0: none (default: 256)",
     )
     add(
         "--state-key",

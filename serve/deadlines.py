@@ -12,15 +12,26 @@ class Limits:
 
     max_streams: int = 256  # running at once, per bundle
     max_waiting: int = 1024  # queued
+    max_background: int = 8  # streams of sweeps running at once, per bundle, in slots of their own
+    max_background_waiting: int = 64  # of them queued
     queue_timeout_s: float = 30.0  # from arrival to a slot
     first_timeout_s: float = 60.0  # from the slot to the first written character
     total_timeout_s: float = 600.0  # from arrival to the last character
     unread_timeout_s: float = 30.0  # that a stream rests because its client doesn't read
     state_cache_bytes: int = 64 << 20  # of states after the beginnings of prompts
+    ablation_cache_bytes: int = 256 << 20  # of sessions of ablated models
 
 
 def overdue(stream: Stream, limits: Limits, now: float) -> RequestError | None:
-    """Why a stream must end now, by the name of the limit; None if it needn't."""
+    """Why a stream must end now, by the name of the limit; None if it needn't.
+
+    A background stream waits for its turn as long as live ones need: only its reader can be late.
+    """
+    late = None if stream.background else _late(stream, limits, now)
+    return late or _unread(stream, limits, now)
+
+
+def _late(stream: Stream, limits: Limits, now: float) -> RequestError | None:
     age = now - stream.created
     if stream.life is Life.WAITING and age > limits.queue_timeout_s:
         return RequestError(
@@ -41,6 +52,10 @@ def overdue(stream: Stream, limits: Limits, now: float) -> RequestError | None:
             f"wrote nothing in the first {since:.1f} s in its slot, expected at most "
             f"{limits.first_timeout_s} s (first_timeout_s); shorten the prompt",
         )
+    return None
+
+
+def _unread(stream: Stream, limits: Limits, now: float) -> RequestError | None:
     rested = now - stream.resting_since if stream.resting_since else 0.0
     if rested > limits.unread_timeout_s:
         return RequestError(

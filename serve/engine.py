@@ -7,13 +7,13 @@ request is service -> http_entrance or grpc_entrance -> openai_api or grpc_serve
 submits streams here; serve/inbox.py brings the news of them back to writing's coroutine.
 
 Streams of one tick may differ in length, phase and sampling. Streams of different weights are
-different groups, one run a group. A long prompt is taken in pieces of a tick like everything else,
-so it starves nobody.
+different groups, one run a group; where there are many, they take turns (serve/turns.py). A long
+prompt is taken in pieces of a tick like everything else, so it starves nobody. Background streams,
+those of sweeps, have slots and turns of their own and give way to all others.
 """
 
 import threading
 import time
-from collections import deque
 from collections.abc import Iterable
 
 from serve import metrics
@@ -24,7 +24,9 @@ from serve.runtime import Bundle
 from serve.state_cache import StateCache
 from serve.stream import Life, Stream
 from serve.table import Table
-from serve.wire.errors import RequestError, invalid
+from serve.turns import Turns
+from serve.waiting import Waiting
+from serve.wire.errors import RequestError
 
 IDLE_S = 1.0  # how long the loop sleeps when nothing is to be done and nobody wakes it
 UNREAD_S = 0.005  # and when every stream waits for its client to read
@@ -38,11 +40,12 @@ class Engine:
         self.limits = limits or Limits()
         self.cache = StateCache(self.limits.state_cache_bytes)
         self._tables: dict[Bundle, Table] = {}
+        self._background: dict[Bundle, Table] = {}  # of the streams of sweeps
         self._retired: set[Bundle] = set()
         self.health = Health()
         for bundle in bundles:
             self.add(bundle)
-        self._waiting: deque[Stream] = deque()
+        self._waiting, self._turns = Waiting(self.limits), Turns()
         self._running: list[Stream] = []
         self._wake = threading.Condition()
         self._draining = self._stopped = self._failed = False
@@ -65,8 +68,13 @@ class Engine:
 
     @property
     def num_waiting(self) -> int:
-        """Streams that wait for a slot."""
-        return len(self._waiting)
+        """Live streams that wait for a slot."""
+        return len(self._waiting.live)
+
+    @property
+    def num_background(self) -> int:
+        """Background streams, waiting or running."""
+        return len(self._waiting.background) + sum(s.background for s in self._running)
 
     @property
     def failed(self) -> bool:
@@ -80,6 +88,7 @@ class Engine:
 
     def add(self, bundle: Bundle) -> None:
         """Take streams of a bundle from now on."""
+        self._background[bundle] = Table(bundle, self.limits.max_background, self.cache)
         self._tables[bundle] = Table(bundle, self.limits.max_streams, self.cache)
 
     def retire(self, bundle: Bundle) -> None:
@@ -91,11 +100,6 @@ class Engine:
 
     def submit(self, streams: list[Stream]) -> None:
         """Queue streams, all or none; raises `RequestError` if draining or the queue is full."""
-        if (asked := len(streams)) > self.limits.max_waiting:
-            found = (
-                f"found {asked} streams, expected at most {self.limits.max_waiting} (max_waiting)"
-            )
-            raise invalid("n", found)
         with self._wake:
             if self._failed:
                 raise RequestError(
@@ -106,13 +110,7 @@ class Engine:
             served = self._tables.keys() - self._retired
             if not served.issuperset(stream.bundle for stream in streams):
                 raise RequestError("not_found", "model: it has just been unloaded", "model")
-            if len(self._waiting) + len(streams) > self.limits.max_waiting:
-                raise RequestError(
-                    "queue_full",
-                    f"found {len(self._waiting)} streams waiting and {len(streams)} more asked "
-                    f"for, expected at most {self.limits.max_waiting}; try again later",
-                )
-            self._waiting.extend(streams)
+            self._waiting.put(streams)
             self._wake.notify()
 
     def cancel(self, streams: Iterable[Stream]) -> None:
@@ -123,9 +121,14 @@ class Engine:
             self._wake.notify()
 
     def drain(self, grace_s: float) -> None:
-        """Refuse new streams, let those that are here finish, and end the rest after the grace."""
+        """Refuse new streams, let those that are here finish, and end the rest after the grace.
+
+        Background streams are cancelled at once: what they have done so far stands.
+        """
         with self._wake:
             self._draining = True
+            streams = [*self._running, *self._waiting]
+        self.cancel(stream for stream in streams if stream.background)
         deadline = time.monotonic() + grace_s
         while (self._waiting or self._running) and time.monotonic() < deadline and self.alive:
             time.sleep(0.01)
@@ -144,14 +147,15 @@ class Engine:
         started = time.perf_counter()
         self._drop_retired()
         touched = self._drop_dead() + self._admit()
-        for group in self._groups():
+        for group in self._turns.pick(self._groups()):
             self._advance(group)
             touched += group
         self._release()
         for stream in dict.fromkeys(touched):
             stream.wake()
         if touched:
-            metrics.observe_tick(time.perf_counter() - started, self.num_running, self.num_waiting)
+            elapsed = time.perf_counter() - started
+            metrics.observe_tick(elapsed, self.num_running, self.num_waiting, self.num_background)
         return bool(touched)
 
     def _run(self) -> None:
@@ -192,6 +196,7 @@ class Engine:
                     continue
                 self._retired.discard(bundle)
                 self._tables.pop(bundle, None)
+                self._background.pop(bundle, None)
             served = {b.identity for b in self._tables}
             if bundle.identity not in served:
                 self.cache.forget(bundle.identity)
@@ -211,47 +216,49 @@ class Engine:
         if dead:
             self._release()
             with self._wake:
-                self._waiting = deque(s for s in self._waiting if s.life is Life.WAITING)
+                self._waiting.drop_ended()
                 metrics.count_finished(s for s in dead if s.slot < 0)
         return dead
 
     def _admit(self) -> list[Stream]:
-        admitted, passed = list[Stream](), list[Stream]()
         with self._wake:
-            while self._waiting:
-                stream = self._waiting.popleft()
-                table = self._tables[stream.bundle]
-                if not table.slots.num_free:
-                    passed.append(stream)
-                    continue
-                table.enter(stream)
-                stream.life = Life.RUNNING
-                admitted.append(stream)
-            self._waiting.extendleft(reversed(passed))
+            admitted = self._waiting.take(self._enter)
         self._running += admitted
         now = time.monotonic()
         for stream in admitted:
             stream.admitted_at = now
-            metrics.observe_queue(now - stream.created)
+            if not stream.background:
+                metrics.observe_queue(now - stream.created)
             if stream.position >= stream.end:
                 stream.finish("length")
         return admitted
 
+    def _enter(self, stream: Stream) -> bool:
+        table = self._table(stream)
+        if not table.slots.num_free:
+            return False
+        table.enter(stream)
+        stream.life = Life.RUNNING
+        return True
+
+    def _table(self, stream: Stream) -> Table:
+        return (self._background if stream.background else self._tables)[stream.bundle]
+
     def _groups(self) -> list[list[Stream]]:
-        groups: dict[int, list[Stream]] = {}
+        groups: dict[tuple[int, bool], list[Stream]] = {}
         for stream in self._running:
             if stream.life is not Life.RUNNING:
                 continue
             if stream.num_unread < MAX_UNREAD:
                 stream.resting_since = 0.0
-                groups.setdefault(id(stream.session), []).append(stream)
+                groups.setdefault((id(stream.session), stream.background), []).append(stream)
             elif not stream.resting_since:
                 stream.resting_since = time.monotonic()
         return list(groups.values())
 
     def _advance(self, group: list[Stream]) -> None:
         try:
-            self._tables[group[0].bundle].advance(group)
+            self._table(group[0]).advance(group)
         except Exception as error:  # whatever goes wrong must end these streams only
             metrics.log.exception("a run failed")
             for stream in group:
@@ -264,7 +271,7 @@ class Engine:
             return
         self._running = [stream for stream in self._running if stream.life is Life.RUNNING]
         for stream in ended:
-            self._tables[stream.bundle].leave(stream)
+            self._table(stream).leave(stream)
             self.health.note(stream)
         metrics.count_finished(ended)
         metrics.observe_cache(self.cache.num_bytes)

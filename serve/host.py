@@ -16,12 +16,13 @@ from serve.bounded import BoundedWorker
 from serve.edits import structure
 from serve.engine import Engine, Limits
 from serve.manifest import BundleError
-from serve.runtime import Bundle, Device, DeviceError, Variant
+from serve.recent import Recent
+from serve.runtime import Bundle, Device, DeviceError, Owned, Variant
 from serve.vocabulary import Vocabulary
 from serve.wire.errors import RequestError, invalid
 from serve.wire.requests import MAX_TOKENS
 
-MAX_QUEUED_ABLATIONS = 32
+MAX_QUEUED_ABLATIONS = 256
 MAX_QUEUED_INFERENCES = 16
 MAX_QUEUED_TRIALS = 16
 
@@ -39,6 +40,7 @@ class Host:
         self._device = next((b.device for b in bundles.values()), Device("cpu", 1))
         texts = [b for b in bundles.values() if b.manifest.task is None]
         self.engine = Engine(texts, limits)
+        self.sessions = Recent[Owned, Variant](self.engine.limits.ablation_cache_bytes)
         self.vocabularies: dict[str, Vocabulary] = {}
         # Decompositions and sessions are made here, off the event loop and off the engine.
         self._worker = BoundedWorker(
@@ -70,6 +72,7 @@ class Host:
             self.engine.add(bundle)
         self._serve(bundle)
         if before is not None:
+            self._forget_sessions(before)
             self.engine.retire(before)
         return bundle
 
@@ -81,11 +84,12 @@ class Host:
         """Serve a model no more; its streams end as they began."""
         bundle = self.bundles.pop(self.bundle(model).name)
         self.vocabularies.pop(bundle.name, None)
+        self._forget_sessions(bundle)
         self.engine.retire(bundle)
 
     def _serve(self, bundle: Bundle) -> None:
         name, manifest = bundle.name, bundle.manifest
-        self.bundles[name] = bundle
+        self.bundles[name], bundle.sessions = bundle, self.sessions
         if manifest.task is not None:
             self.vocabularies.pop(name, None)  # of a model of text that it replaces
         else:
@@ -132,10 +136,12 @@ class Host:
             return bundle.plain
         try:
             parsed = parse_ablation(ablation, bundle.manifest)
-            variant = await self._worker.run(self._make_variant, bundle, parsed)
+            if (known := bundle.known(parsed)) is not None:
+                return known
+            made = await self._worker.run(self._make_variant, bundle, parsed)
         except AblationError as error:
             raise RequestError("invalid_request", str(error), error.field) from None
-        return variant
+        return made
 
     async def structure(self, bundle: Bundle) -> list[dict[str, Any]]:
         """What can be ablated, with spectra and masses; computed once a bundle."""
@@ -180,9 +186,15 @@ class Host:
     def _make_variant(self, bundle: Bundle, ablation: Ablation) -> Variant:
         made = bundle.num_made
         variant = bundle.variant(ablation)
-        kept = sum(bundle.num_kept for bundle in list(self.bundles.values()))
-        metrics.observe_sessions(kept, bundle.num_made - made)
+        self._count_sessions(bundle.num_made - made)
         return variant
+
+    def _forget_sessions(self, bundle: Bundle) -> None:
+        bundle.forget()
+        self._count_sessions(0)
+
+    def _count_sessions(self, num_made: int) -> None:
+        metrics.observe_sessions(len(self.sessions), self.sessions.num_bytes, num_made)
 
 
 READY_KEYS = ("id", "device", "provider", "kernels")

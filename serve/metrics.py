@@ -22,6 +22,11 @@ _running = Gauge(
     "torsor_streams_running", "Streams that hold a slot", multiprocess_mode="mostrecent"
 )
 _waiting = Gauge("torsor_streams_waiting", "Streams that wait", multiprocess_mode="mostrecent")
+_background = Gauge(
+    "torsor_streams_background",
+    "Streams of sweeps, waiting or running",
+    multiprocess_mode="mostrecent",
+)
 _finished = Counter("torsor_streams_total", "Streams that ended, by how", ["model", "reason"])
 _errors = Counter("torsor_errors_total", "Streams that ended in an error, by code", ["code"])
 _prompt = Counter("torsor_prompt_characters_total", "Characters that clients gave", ["model"])
@@ -33,8 +38,13 @@ _refused = Counter("torsor_refused_total", "Requests refused at the gate, by cod
 _sessions = Gauge(
     "torsor_ablation_sessions", "Sessions of ablated models kept", multiprocess_mode="mostrecent"
 )
+_sessions_bytes = Gauge(
+    "torsor_ablation_sessions_bytes", "Of these sessions, about", multiprocess_mode="mostrecent"
+)
 _sessions_made = Counter("torsor_ablation_sessions_made_total", "Sessions of ablated models made")
-_fill = Histogram("torsor_batch_fill", "Rows of a run over max_streams", buckets=_SHARES)
+_fill = Histogram(
+    "torsor_batch_fill", "Rows of a run over the slots that it may take", buckets=_SHARES
+)
 _tick = Histogram("torsor_tick_seconds", "One pass of the engine", buckets=_FAST)
 _queue = Histogram("torsor_queue_seconds", "From arrival to a slot", buckets=_FAST)
 _first = Histogram("torsor_first_character_seconds", "Arrival to first character", buckets=_FAST)
@@ -51,18 +61,21 @@ _cache_bytes = Gauge(
 )
 
 
-def observe_tick(seconds: float, num_running: int, num_waiting: int) -> None:
+def observe_tick(seconds: float, num_running: int, num_waiting: int, num_background: int) -> None:
     """One pass of the engine has ended."""
     _tick.observe(seconds)
     _running.set(num_running)
     _waiting.set(num_waiting)
+    _background.set(num_background)
 
 
 def reset_streams() -> None:
     """No stream is here: the engine has just started."""
     _running.set(0)
     _waiting.set(0)
+    _background.set(0)
     _sessions.set(0)
+    _sessions_bytes.set(0)
 
 
 def observe_fill(share: float) -> None:
@@ -80,9 +93,10 @@ def count_refused(code: str) -> None:
     _refused.labels(code).inc()
 
 
-def observe_sessions(num_kept: int, num_made: int) -> None:
-    """Sessions of ablated models: how many are kept, and how many were just made."""
+def observe_sessions(num_kept: int, num_bytes: int, num_made: int) -> None:
+    """Sessions of ablated models: how many are kept, in how much, how many were just made."""
     _sessions.set(num_kept)
+    _sessions_bytes.set(num_bytes)
     _sessions_made.inc(num_made)
 
 
@@ -111,6 +125,8 @@ def count_finished(streams: Iterable[Stream]) -> None:
             _cache_reused.inc(stream.num_reused)
         if stream.error is not None:
             _errors.labels(stream.error.code).inc()
+        if stream.background:  # waits its turn: no figure of what live clients see
+            continue
         if stream.first_at:
             _first.observe(stream.first_at - stream.created)
         if written > 1:

@@ -5,8 +5,6 @@ initialisers when the session is made, before constant folding looks at them.
 """
 
 import functools
-import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,13 +33,15 @@ from serve.manifest import (
     read_manifest,
 )
 from serve.native.library import load, load_cuda
+from serve.recent import Recent
+from serve.session_bytes import session_bytes
 from serve.trials import Trials
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]
 ALONG_STEPS = ("forced", "uniform", "inputs", "tokens", "logprob", "logits", "outputs")  # K first
 DTYPES = {"tensor(float)": "float32", "tensor(int64)": "int64"}
-ABLATED_SESSIONS = 64  # kept per bundle, the least recently used go first
+ABLATED_BYTES = 256 << 20  # of ablated sessions, where nobody says another bound
 SILENT = 4  # onnxruntime's log level "fatal": a missing GPU is reported by us, once
 
 
@@ -72,6 +72,8 @@ class Session:
         options.inter_op_num_threads = 1
         options.log_severity_level = SILENT
         options.enable_mem_pattern = False  # batch and steps change from run to run
+        # An arena keeps what the largest run took: of hundreds of ablated sessions, that is most.
+        options.enable_cpu_mem_arena = not edited
         # Spinning workers would take the core that the event loop needs.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         library, self.kernels = _kernels(device)
@@ -150,6 +152,9 @@ class Variant:
         return str(report["hash"]) if report["edits"] else ""
 
 
+Owned = tuple[object, str]  # whose, and the hash of the ablation
+
+
 class Bundle:
     """A checked bundle, its weights and its sessions. Thread-safe."""
 
@@ -162,8 +167,8 @@ class Bundle:
         self.plain = Variant(self._session({}), None)
         check_graph(folder, self.manifest, *self.plain.session.interface())
         self.num_made = 0  # sessions of ablated models
-        self._variants: OrderedDict[str, Variant] = OrderedDict()
-        self._lock = threading.Lock()
+        self.sessions = Recent[Owned, Variant](ABLATED_BYTES)  # a host's bundles share one
+        self._owner = object()  # stands for us among the keys, and does not keep us alive
 
     @property
     def states(self) -> Any:
@@ -181,11 +186,6 @@ class Bundle:
         files = self.manifest.files
         return f"{files[GRAPH_FILE].sha256}-{files[WEIGHTS_FILE].sha256}"
 
-    @property
-    def num_kept(self) -> int:
-        """Sessions of ablated models that are kept."""
-        return sum(v.session is not self.plain.session for v in list(self._variants.values()))
-
     @functools.cached_property
     def trials(self) -> Trials:
         """The trials of a task bundle, read when they are first asked for; `BundleError`."""
@@ -197,32 +197,42 @@ class Bundle:
     def variant(self, ablation: Ablation) -> Variant:
         """The model under an ablation; without edits it is the plain session itself.
 
-        Raises `AblationError` where the edits don't fit the weights. Takes milliseconds: call it
-        off the event loop.
+        Raises `AblationError` where the edits don't fit the weights. Takes milliseconds, unless it
+        is `known`: call it off the event loop.
         """
-        key = ablation_hash(ablation)
-        with self._lock:
-            session, removed = self._cached(key, ablation)
-        return Variant(session, {**canonical(ablation), "hash": key, "removed": removed})
+        if (found := self.known(ablation)) is not None:
+            return found
+        key = (self._owner, ablation_hash(ablation))
+        return _named(self.sessions.get(key, lambda: self._make(ablation)), ablation)
 
     def _session(self, edited: Arrays) -> Session:
         return Session(self.folder, self.manifest, self.device, edited, initial=self.initial)
 
-    def _cached(self, key: str, ablation: Ablation) -> tuple[Session, Any]:
-        if key not in self._variants:
-            applied = apply_ablation(ablation, self.weights, self.manifest)
-            session = self.plain.session
-            if ablation.edits:
-                session = self._session(applied.weights)
-                self.num_made += 1
-            removed = [removed_json(removed) for removed in applied.removed]
-            self._variants[key] = Variant(session, {"removed": removed})
-        self._variants.move_to_end(key)
-        while len(self._variants) > ABLATED_SESSIONS:
-            self._variants.popitem(last=False)
-        found = self._variants[key]
-        assert found.report is not None
-        return found.session, found.report["removed"]
+    def known(self, ablation: Ablation) -> Variant | None:
+        """The model under an ablation if it is at hand, without waiting for anything."""
+        if not ablation.edits:
+            return _named(Variant(self.plain.session, {"removed": []}), ablation)
+        found = self.sessions.find((self._owner, ablation_hash(ablation)))
+        return None if found is None else _named(found, ablation)
+
+    def forget(self) -> None:
+        """Keep no ablated sessions; running streams keep theirs."""
+        self.sessions.forget(lambda key: key[0] is self._owner)
+
+    def _make(self, ablation: Ablation) -> tuple[Variant, int]:
+        applied = apply_ablation(ablation, self.weights, self.manifest)
+        session = self._session(applied.weights)
+        self.num_made += 1
+        removed = [removed_json(removed) for removed in applied.removed]
+        num_bytes = session_bytes(applied.weights, self.weights, removed)
+        return Variant(session, {"removed": removed}), num_bytes
+
+
+def _named(kept: Variant, ablation: Ablation) -> Variant:
+    """What is kept, with the name that this caller gave the ablation."""
+    assert kept.report is not None
+    page = {**canonical(ablation), "hash": ablation_hash(ablation)}
+    return Variant(kept.session, {**page, "removed": kept.report["removed"]})
 
 
 def choose_device(wish: str, num_threads: int) -> Device:

@@ -140,6 +140,7 @@ class Torsor:
             first_timeout_s=SETTINGS.first_timeout_s,
             total_timeout_s=SETTINGS.total_timeout_s,
             state_cache_bytes=SETTINGS.state_cache_mb << 20,
+            ablation_cache_bytes=SETTINGS.ablation_cache_mb << 20,
         )
         self._host = Host(bundles, limits, read_key(SETTINGS.state_key))
         self._host.start()

@@ -21,6 +21,7 @@ RANGES = {
     "total_timeout_s": (0, 86400),
     "grace_s": (0, 86400),
     "state_cache_mb": (0, 1 << 20),
+    "ablation_cache_mb": (0, 1 << 20),
 }
 SHIPPED = Path(__file__).parent / "bundles"
 
@@ -41,6 +42,7 @@ class Settings:
     total_timeout_s: float = 600.0
     grace_s: float = 20.0  # for running streams after SIGTERM
     state_cache_mb: int = 64  # of states after the beginnings of prompts; 0: none is kept
+    ablation_cache_mb: int = 256  # of sessions of ablated models, of all models together; 0: none
     state_key: str = ""  # file with the key that saved states are signed with; empty: our own
     keys: str = ""  # file of API keys (serve/access.py); empty: everybody may ask
     tls_cert: str = ""  # PEM files; for gRPC, and for HTTP where `torsor serve` starts BentoML

@@ -69,12 +69,16 @@ class Stream:
         opening: Opening | None = None,
         saves: bool = False,
         weights: str = "",
+        background: bool = False,
         wake: Callable[[], None] = lambda: None,
     ) -> None:
         self.bundle, self.session, self.forced, self.seed = bundle, session, forced, seed
         self.settings = settings or SamplingSettings()
         self.deliver_forced, self.deliver_logits, self.wake = deliver_forced, deliver_logits, wake
         self.opening, self.saves, self.weights = opening, saves, weights
+        self.background = (
+            background  # of a sweep: gives way to live streams, for as long as it must
+        )
         # A state stands for characters that are not delivered, after a beginning that all share.
         self.caches = bool(weights) and opening is None and not deliver_forced and len(forced) > 0
         self.start = self.position = 0 if opening is None else opening.position

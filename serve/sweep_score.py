@@ -19,14 +19,12 @@ from serve.inbox import Inbox
 from serve.runtime import Bundle, Session, Variant
 from serve.scoring import bits_per_character, kl_bits
 from serve.stream import Delivery, Stream
-from serve.wire.errors import invalid
+from serve.wire.errors import RequestError, invalid
 from serve.wire.queries import SweepRequest
 
 Array = NDArray[Any]
 MAX_LOGITS_BYTES = 256 << 20  # of the plain model's logits; more are kept in a temporary file
 COMPARED = 512  # characters that are compared at once, off the event loop
-# How streams of a sweep are opened: behind those of clients who wait.
-OPENING: dict[str, Any] = {}
 
 
 class ScoreQuery:
@@ -115,7 +113,7 @@ class ScoreQuery:
             deliver_forced=True,
             deliver_logits=logits,
             wake=inbox.ring,
-            **OPENING,
+            background=True,  # behind those of clients who wait
         )
         self._host.engine.submit([stream])
         done = False
@@ -125,6 +123,8 @@ class ScoreQuery:
                 arrived, done = stream.collect()
                 if done and stream.error is not None:
                     raise stream.error
+                if done and stream.finish_reason != "length":  # the engine drains
+                    raise RequestError("unavailable", "the server is shutting down")
                 yield arrived
         finally:
             if not done:
