@@ -278,9 +278,7 @@ def _kernels(device: Device) -> tuple[Path | None, str]:
         path = load_cuda()
         return path, "native (cuda)" if path else "standard operators"
     library = load()
-    if library is None:
-        return None, "standard operators"
-    return library.path, f"native ({library.level})"
+    return (library.path, f"native ({library.level})") if library else (None, "standard operators")
 
 
 def _providers(device: Device) -> list[Any]:

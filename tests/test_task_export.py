@@ -14,6 +14,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from every_edit import edits_of, symmetries_of
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -323,27 +324,32 @@ def test_a_correction_is_applied_where_it_is_due_and_nowhere_else(small: Exporte
 # Ablations are edits of effective weights by name
 
 
-def cases(small: Exported) -> list[dict[str, Any]]:
-    """An edit for every target and every operation on it."""
-    schur = {"alpha": 0.7, "zero": ["RR", "C→R", "CC"]}
-    return [
-        {"target": target.name, "op": op, **(schur if op == "schur" else {})}
-        for target in small.bundle.manifest.targets
-        for op in target.ops
-    ]
-
-
 def test_every_edit_of_every_target_changes_outputs_as_it_does_in_torch(small: Exported) -> None:
     feeds = make_feeds(small, 5, 10, 7)
     plain = {"outputs": small.session.run(feeds)["outputs"]}
-    assert cases(small)
-    for edit in cases(small):
+    assert len(edits := edits_of(small.bundle.manifest)) > 4
+    for edit in edits:
         ablation = parse_ablation({"edits": [edit]}, small.bundle.manifest)
         found = small.bundle.variant(ablation).session.run(feeds)
         applied = apply_ablation(ablation, small.bundle.weights, small.bundle.manifest)
         expected = torch_outputs(small, feeds, applied.weights)
         assert largest_error(found, {name: expected[name] for name in found}) <= CLOSE, edit
         assert largest_error(found, plain) > CLOSE, edit
+
+
+def test_every_symmetry_moves_weights_and_no_output(small: Exported) -> None:
+    manifest, feeds = small.bundle.manifest, make_feeds(small, 5, 10, 7)
+    initial = {f"state.{n}": np.stack([v] * 5) for n, v in small.bundle.initial.items()}
+    feeds |= initial
+    plain = {"outputs": small.session.run(feeds)["outputs"]}
+    for edit in symmetries_of(manifest):
+        ablation = parse_ablation({"edits": [edit]}, manifest)
+        applied = apply_ablation(ablation, small.bundle.weights, manifest)
+        assert applied.removed[0].mass > 0.05, edit
+        session = small.bundle.variant(ablation).session
+        moved = {f"state.{n}": np.stack([v] * 5) for n, v in session.initial.items()}
+        found = session.run(feeds | moved)
+        assert largest_error({"outputs": found["outputs"]}, plain) <= CLOSE, edit
 
 
 def test_the_empty_ablation_is_the_plain_session_and_unchanged_weights_its_bits(
