@@ -11,7 +11,6 @@ from clients.errors import ServerError, TorsorError, UnexpectedAnswer
 from clients.events import MALFORMED, error_of
 from clients.query_results import CompareResult, TrialsResult, read_compare, read_trials
 from clients.results import (
-    Chunk,
     Completion,
     Json,
     ModelInfo,
@@ -34,11 +33,13 @@ class Call(Generic[Answer]):
 
 @dataclass(frozen=True, slots=True)
 class StreamCall:
-    """One question that is answered by events; `read` turns one into chunks."""
+    """One question that is answered by events; `read` turns one into chunks, or what else it
+    streams."""
 
     path: str
-    content: bytes
-    read: Callable[[Json], list[Chunk]]
+    content: bytes | None
+    read: Callable[[Json], list[Any]]
+    method: str = "POST"
 
 
 def models() -> Call[tuple[ModelInfo, ...]]:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from clients.errors import TorsorError
 from clients.query_parsers import add_ablation, add_compare, add_trials
+from clients.sweep_parser import add_sweep
 
 INTERRUPTED = 130
 
@@ -99,6 +100,7 @@ def make_parser() -> argparse.ArgumentParser:
         "structure", allow_abbrev=False, parents=[server], help="what can be ablated"
     )
     _add_model(structure)
+    add_sweep(commands, server)
     _add_model(add_trials(commands, server))
     compare = add_compare(commands, server)
     _add_prompt(compare)

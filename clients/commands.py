@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from clients import query_commands, tables
+from clients.files import write_whole
 from clients.inputs import asked_ablation, read_file, read_prompt, read_text
 from clients.options import GenerateOptions, PairOptions
 from clients.results import Chunk, join_pair, to_json
@@ -70,13 +71,6 @@ def _noting(stream: Iterable[Chunk], states: list[str]) -> Iterator[Chunk]:
         yield chunk
 
 
-def write_whole(path: Path, text: str) -> None:
-    """A file, whole or not at all."""
-    temporary = path.with_name(path.name + ".part")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
-
-
 def _write(stream: Iterable[Chunk], drawn: bool) -> None:
     last, ablation = "\n", None
     try:
@@ -134,6 +128,12 @@ def _structure(client: "Client", args: Namespace) -> None:
     print(to_json(structure) if args.json else tables.structure(structure))
 
 
+def _sweep(client: "Client", args: Namespace) -> None:
+    from clients.sweep_command import sweep  # only here is what it needs
+
+    sweep(client, args)
+
+
 COMMANDS: dict[str, Callable[["Client", Namespace], None]] = {
     "generate": _generate,
     "ablate": _ablate,
@@ -143,6 +143,7 @@ COMMANDS: dict[str, Callable[["Client", Namespace], None]] = {
     "structure": _structure,
     "trials": query_commands.trials,
     "compare": query_commands.compare,
+    "sweep": _sweep,
 }
 
 

@@ -10,9 +10,10 @@ Lines end with \\n or \\r\\n and with nothing else: a text may hold U+2028 or U+
 
 import json
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from clients.errors import ServerError, StreamBroken, TorsorError, UnexpectedAnswer
-from clients.results import Chunk, Json
+from clients.results import Json
 
 # What reading a page of another shape than ours raises
 MALFORMED = (KeyError, TypeError, ValueError, IndexError, AttributeError)
@@ -21,13 +22,13 @@ MALFORMED = (KeyError, TypeError, ValueError, IndexError, AttributeError)
 class EventStream:
     """The events of one streaming answer; `read` turns one into chunks."""
 
-    def __init__(self, address: str, read: Callable[[Json], list[Chunk]]) -> None:
+    def __init__(self, address: str, read: Callable[[Json], list[Any]]) -> None:
         self._address, self._read = address, read
         self._rest = b""  # of a line that is not whole
         self._data: list[bytes] = []  # of an event that is not whole
         self._done = False
 
-    def feed(self, piece: bytes) -> Iterator[Chunk]:
+    def feed(self, piece: bytes) -> Iterator[Any]:
         """The chunks that this piece completes; `ServerError` at an error event."""
         *lines, self._rest = (self._rest + piece).split(b"\n")
         for line in lines:
@@ -38,7 +39,7 @@ class EventStream:
         if not self._done:
             raise StreamBroken(self._address, "the stream ended without [DONE]")
 
-    def _take(self, line: bytes) -> list[Chunk]:
+    def _take(self, line: bytes) -> list[Any]:
         if line.startswith(b"data:"):
             self._data.append(line.removeprefix(b"data:").removeprefix(b" "))
         if line or not self._data:  # an empty line ends an event; comments and names say nothing
@@ -46,7 +47,7 @@ class EventStream:
         event, self._data = b"\n".join(self._data), []
         return self._chunks(event)
 
-    def _chunks(self, event: bytes) -> list[Chunk]:
+    def _chunks(self, event: bytes) -> list[Any]:
         if self._done or event == b"[DONE]":
             self._done = True
             return []

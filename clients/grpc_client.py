@@ -3,7 +3,7 @@
 A stream starts when its first chunk is asked for; closing it early cancels the call.
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, Self, TypeVar, Unpack
 
@@ -23,6 +23,7 @@ from clients.errors import (
 )
 from clients.events import MALFORMED
 from clients.grpc_queries import GrpcQueries
+from clients.grpc_sweeps import GrpcSweeps
 from clients.options import (
     Ablation,
     GenerateOptions,
@@ -52,6 +53,7 @@ DEFAULT_TARGET = "127.0.0.1:3001"
 LOOPBACK = ("127.0.0.1:", "localhost:", "[::1]:")
 
 Request = TypeVar("Request", bound=Message)
+Item = TypeVar("Item")
 
 
 class GrpcClient(GrpcQueries):
@@ -78,6 +80,7 @@ class GrpcClient(GrpcQueries):
         self._metadata = tuple(bearer(api_key).items())
         self._channel = _open_channel(target, tls, ca)
         self._stub: Any = TorsorStub(self._channel)  # type: ignore[no-untyped-call]  # generated
+        self.sweeps = GrpcSweeps(self._stub, self._ask, self._read)
 
     def models(self) -> tuple[ModelInfo, ...]:
         """The models that the server holds."""
@@ -140,12 +143,17 @@ class GrpcClient(GrpcQueries):
             raise _translate(error, self.target, started=False) from error
 
     def _stream(self, request: pb.GenerateRequest) -> Generator[Chunk, None, None]:
-        call = self._stub.Generate(request, timeout=self._deadline_s, metadata=self._metadata)
+        return self._read(self._stub.Generate, request, _chunk)
+
+    def _read(
+        self, method: Any, request: Message, read: Callable[[Any], Item]
+    ) -> Generator[Item, None, None]:
+        call = method(request, timeout=self._deadline_s, metadata=self._metadata)
         started = False
         try:
             for message in call:
                 started = True
-                yield _chunk(message)
+                yield read(message)
         except grpc.RpcError as error:
             raise _translate(error, self.target, started) from error
         finally:

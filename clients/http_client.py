@@ -28,6 +28,7 @@ from clients.events import EventStream
 from clients.http_queries import AsyncQueries, Queries
 from clients.options import Ablation, GenerateOptions, PairOptions, ScoreOptions
 from clients.results import Chunk, Completion, ModelInfo, ScoreResult, Structure
+from clients.sweeps import AsyncHttpSweeps, HttpSweeps
 
 DEFAULT_URL = "http://127.0.0.1:3000"
 CONNECT_TIMEOUT_S = 5.0
@@ -52,6 +53,7 @@ class HttpClient(Queries):
     ) -> None:
         self.url = url
         self._http = httpx.Client(**_settings(url, max_silence_s, api_key, ca))
+        self.sweeps = HttpSweeps(self._ask, self._stream)
 
     def models(self) -> tuple[ModelInfo, ...]:
         """The models that the server holds."""
@@ -113,11 +115,11 @@ class HttpClient(Queries):
             response = self._http.request(call.method, call.path, content=call.content)
         return _answer(call, self.url, response)
 
-    def _stream(self, call: StreamCall) -> Generator[Chunk, None, None]:
+    def _stream(self, call: StreamCall) -> Generator[Any, None, None]:
         events = EventStream(self.url, call.read)
         with (
             _translated(self.url),
-            self._http.stream("POST", call.path, content=call.content) as response,
+            self._http.stream(call.method, call.path, content=call.content) as response,
         ):
             if not response.is_success:
                 response.read()
@@ -140,6 +142,7 @@ class AsyncHttpClient(AsyncQueries):
     ) -> None:
         self.url = url
         self._http = httpx.AsyncClient(**_settings(url, max_silence_s, api_key, ca))
+        self.sweeps = AsyncHttpSweeps(self._ask, self._stream)
 
     async def models(self) -> tuple[ModelInfo, ...]:
         """The models that the server holds."""
@@ -201,10 +204,10 @@ class AsyncHttpClient(AsyncQueries):
             response = await self._http.request(call.method, call.path, content=call.content)
         return _answer(call, self.url, response)
 
-    async def _stream(self, call: StreamCall) -> AsyncGenerator[Chunk, None]:
+    async def _stream(self, call: StreamCall) -> AsyncGenerator[Any, None]:
         events = EventStream(self.url, call.read)
         with _translated(self.url):
-            async with self._http.stream("POST", call.path, content=call.content) as response:
+            async with self._http.stream(call.method, call.path, content=call.content) as response:
                 if not response.is_success:
                     await response.aread()
                     _refuse(self.url, response)

@@ -16,14 +16,16 @@ from dataclasses import fields
 from pathlib import Path
 
 from serve.access import read_keys
+from serve.data_folder import check_data_folder
 from serve.manifest import BundleError
 from serve.native.library import status
 from serve.runtime import Bundle, DeviceError, load_bundles
 from serve.saved_state import read_key
-from serve.settings import DEVICES, LOG_FORMATS, Settings, environment
+from serve.settings import DEVICES, LOG_FORMATS, Settings, environment, variable
 from serve.tls import check_tls
 
 ROOT = Path(__file__).parent.parent
+PATHS = ("keys", "tls_cert", "tls_key", "state_key", "data_folder")  # settings that are files
 FLUSH_S = 10  # after the grace time, for clients that still read what was sent
 
 
@@ -37,6 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
             read_keys(Path(settings.keys))
         if settings.tls_cert:
             check_tls(settings.tls_cert, settings.tls_key)
+        check_data_folder(settings.data_folder)
         bundles = load_bundles(settings.folders, settings.device, settings.num_threads)
         if not bundles:
             raise ValueError("bundles: found none to serve, expected some; export one first")
@@ -82,6 +85,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add("--grace-s", type=float, default=defaults.grace_s, help="for running streams (default: 20)")
     _add_kept(parser, defaults)
+    _add_data(parser)
     _add_timeouts(parser, defaults)
     _add_access(parser, defaults)
     return parser
@@ -106,6 +110,15 @@ def _add_kept(parser: argparse.ArgumentParser, defaults: Settings) -> None:
         type=Path,
         help="file with the secret that saved states are signed with;\n"
         "servers with the same one take each other's (default: one made in the cache)",
+    )
+
+
+def _add_data(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument_group("sweeps").add_argument(
+        "--data-folder",
+        type=Path,
+        default=os.environ.get(variable("data_folder")) or None,
+        help="where sweeps and their points are kept (default: torsor in the user's data home)",
     )
 
 
@@ -140,7 +153,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
             f"bundles: found {odd[0]}, expected a path without {os.pathsep!r}; rename it"
         )
     given = {f.name: getattr(options, f.name) for f in fields(Settings) if f.name in vars(options)}
-    paths = {name: given[name] for name in ("keys", "tls_cert", "tls_key", "state_key")}
+    paths = {name: given[name] for name in PATHS}
     given |= {name: str(path.resolve()) if path else "" for name, path in paths.items()}
     folders = os.pathsep.join(str(path.resolve()) for path in options.bundles)
     return Settings(**given | {"bundles": folders, "grpc_host": options.host})

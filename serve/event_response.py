@@ -6,6 +6,7 @@ characters has many small events, so what each of them passes counts.
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Protocol
 
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
@@ -14,9 +15,15 @@ from serve import metrics
 from serve.answers import event_text
 from serve.call import note_error
 from serve.wire.errors import RequestError
-from serve.writing import Writing
 
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+
+
+class Closable(Protocol):
+    """What an answer works on, such as a writing."""
+
+    def close(self) -> None:
+        """Nobody wants it any more."""
 
 
 class EventResponse(Response):
@@ -25,7 +32,7 @@ class EventResponse(Response):
     An error after the start is an event of its own, and then the end.
     """
 
-    def __init__(self, writing: Writing, events: AsyncIterator[str]) -> None:
+    def __init__(self, writing: Closable, events: AsyncIterator[str]) -> None:
         super().__init__(headers=HEADERS, media_type="text/event-stream")
         del self.headers["content-length"]  # of the empty body that the class begins with
         self._writing, self._events = writing, events

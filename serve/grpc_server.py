@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from typing import Any, TypeVar
 
 import grpc
-from google.protobuf.json_format import ParseDict
+from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.message import Message
 from google.protobuf.struct_pb2 import Struct
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -122,6 +122,7 @@ async def start_grpc_server(
     entrance: Entrance | None = None,
     credentials: grpc.ServerCredentials | None = None,
     more: Sequence[AddService] = (),
+    servicer: type["TorsorServicer"] = TorsorServicer,
 ) -> tuple[grpc.aio.Server, Any]:
     """A started server at HOST:PORT with health and reflection; and its health servicer.
 
@@ -136,7 +137,7 @@ async def start_grpc_server(
         ],
     )
     rpc.add_TorsorServicer_to_server(  # type: ignore[no-untyped-call]
-        TorsorServicer(host), server
+        servicer(host), server
     )
     checks = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(checks, server)
@@ -250,6 +251,8 @@ def _character(character: Character) -> pb.Character:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, Struct):
+        return MessageToDict(value)  # as JSON: its whole numbers are for the reader to tell
     if isinstance(value, Message):
         return fields_of(value)
     if isinstance(value, Mapping):

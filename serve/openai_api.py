@@ -7,7 +7,7 @@ serve/scoring.py. Here is only how answers look on this wire.
 import asyncio
 import json
 import math
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -47,14 +47,18 @@ METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 CLIENT_GONE = 499  # nginx's status for it; nobody reads the answer
 
 Answer = TypeVar("Answer")
+AddPaths = Callable[[FastAPI, Callable[[], Host]], None]
 
 
 class ClientGone(Exception):
     """The client has closed the connection before its answer was ready."""
 
 
-def make_app(host_of: Callable[[], Host]) -> FastAPI:
-    """The ASGI app; `host_of` gives the host, or raises `RequestError` while there is none."""
+def make_app(host_of: Callable[[], Host], more: Sequence[AddPaths] = ()) -> FastAPI:
+    """The ASGI app; `host_of` gives the host, or raises `RequestError` while there is none.
+
+    `more` paths are added below /v1 beside ours.
+    """
     app = FastAPI(title="Torsor", docs_url=None, redoc_url=None, openapi_url=None)
 
     explain_errors(app)
@@ -86,11 +90,13 @@ def make_app(host_of: Callable[[], Host]) -> FastAPI:
         page = await unless_gone(http, whole_pair(writing), writing.close)
         return await json_response(page)
 
-    @app.post("/v1/ablations/score", **documented(pages.ScorePage, ScoreRequest))
+    @app.post("/v1/ablations/score", **documented(query_pages.ScorePage, ScoreRequest))
     async def score_text(http: Request) -> Response:
         request = parse_request(ScoreRequest, await read_json(http))
         return await json_response(await unless_gone(http, score(host_of(), request)))
 
+    for add_paths in more:
+        add_paths(app, host_of)
     _add_queries(app, host_of)
 
     @app.api_route("/v1/{path:path}", methods=METHODS, include_in_schema=False)
@@ -101,7 +107,7 @@ def make_app(host_of: Callable[[], Host]) -> FastAPI:
 
 
 def _add_queries(app: FastAPI, host_of: Callable[[], Host]) -> None:
-    @app.get("/v1/ablations/schema", **documented(pages.SchemaPage))
+    @app.get("/v1/ablations/schema", **documented(query_pages.SchemaPage))
     async def schema() -> Json:
         return ablation_schema()
 

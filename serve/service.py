@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serve.access import read_keys
 from serve.bento_api import score_page, text_stream
+from serve.data_folder import check_data_folder, data_folder
 from serve.docs import add_docs
 from serve.engine import Limits
 from serve.entrance import Entrance
@@ -42,6 +43,9 @@ from serve.runtime import DeviceError, choose_device, load_bundles
 from serve.saved_state import read_key
 from serve.settings import Settings, read_settings
 from serve.supervisor import stop_supervisor, teach_supervisor
+from serve.sweep_api import add_sweep_paths
+from serve.sweep_grpc import SweepServicer
+from serve.sweeps import Sweeps, keep_sweeps
 from serve.tls import check_tls, grpc_credentials
 from serve.tokenizer_api import add_tokenizer
 from serve.tracing import bento_tracing
@@ -54,6 +58,7 @@ GC_THRESHOLD = 50_000  # new objects between collections
 STREAMING = [
     "v1/completions",
     "v1/ablations",
+    "v1/sweeps",
     "generate",
 ]  # BentoML would open a trace span for every chunk
 
@@ -81,6 +86,7 @@ def checked_settings() -> Settings:
             read_manifest(folder)
         choose_device(settings.device, settings.num_threads)
         read_key(settings.state_key)
+        check_data_folder(settings.data_folder)
         ENTRANCE.gate = Gate(read_keys(Path(settings.keys)) if settings.keys else ())
         if settings.tls_cert:
             check_tls(settings.tls_cert, settings.tls_key)
@@ -107,7 +113,7 @@ class HealthMiddleware:
 teach_supervisor()
 ENTRANCE = Entrance()
 SETTINGS = checked_settings()
-APP = make_app(current_host)
+APP = make_app(current_host, (add_sweep_paths,))
 for add_paths in (add_tokenizer, add_open_inference_paths, add_management, add_docs):
     add_paths(APP, current_host)
 
@@ -147,12 +153,20 @@ class Torsor:
     @bentoml.on_startup
     async def start(self) -> None:
         """Start gRPC, and drain both servers together on SIGTERM and SIGINT."""
+        self._sweeps = Sweeps(self._host, data_folder(SETTINGS.data_folder))
+        keep_sweeps(self._host, self._sweeps)
+        self._sweeps.start()
         if SETTINGS.grpc_port:
             address = f"{SETTINGS.grpc_host}:{SETTINGS.grpc_port}"
             credentials = grpc_credentials(SETTINGS.tls_cert, SETTINGS.tls_key)
             try:
                 self._grpc, self._checks = await start_grpc_server(
-                    self._host, address, ENTRANCE, credentials, (add_open_inference,)
+                    self._host,
+                    address,
+                    ENTRANCE,
+                    credentials,
+                    (add_open_inference,),
+                    SweepServicer,
                 )
             except OSError as error:
                 give_up(error)
@@ -166,6 +180,7 @@ class Torsor:
     async def stop(self) -> None:
         """Stop gRPC and the engine."""
         self._watch.cancel()
+        await self._sweeps.stop()
         if self._grpc is not None:
             await self._grpc.stop(0)
         _hosts.remove(self._host)
@@ -204,6 +219,7 @@ class Torsor:
 
     async def _drain(self, after: Callable[[], None]) -> None:
         drain: Callable[[float], None] = self._host.engine.drain
+        await self._sweeps.stop()  # the next server goes on with them
         engine = asyncio.get_running_loop().run_in_executor(None, drain, SETTINGS.grace_s)
         if self._grpc is not None:
             await set_serving(self._checks, False)

@@ -47,6 +47,7 @@ class Settings:
     keys: str = ""  # file of API keys (serve/access.py); empty: everybody may ask
     tls_cert: str = ""  # PEM files; for gRPC, and for HTTP where `torsor serve` starts BentoML
     tls_key: str = ""
+    data_folder: str = ""  # of sweeps (serve/data_folder.py); empty: in the user's data home
     log_format: str = "text"
 
     def __post_init__(self) -> None:

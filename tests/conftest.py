@@ -92,6 +92,7 @@ def running_server(folder: Path, *arguments: str) -> Iterator[RunningServer]:
     port, grpc_port = free_port(), free_port()
     ports = ("--port", str(port), "--grpc-port", str(grpc_port))
     environment = {**os.environ, "BENTOML_HOME": str(folder / "bentoml"), "OMP_NUM_THREADS": "1"}
+    environment.setdefault("TORSOR_DATA_FOLDER", str(folder / "data"))  # never the real home
     with (folder / "serve.log").open("w") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "serve", *arguments, *ports],

@@ -12,7 +12,8 @@ from prometheus_client import REGISTRY
 from test_engine import alone, collect, finish, stream, wait_until_running
 from test_host import TANH, run, write
 
-from serve.ablation import Ablation, ablation_hash, parse_ablation
+from serve.ablation import Ablation, ablation_hash
+from serve.ablation_page import parse_ablation
 from serve.engine import Engine, Limits
 from serve.host import Host
 from serve.runtime import Bundle, Device

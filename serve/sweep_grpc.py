@@ -1,0 +1,82 @@
+"""Sweeps over gRPC: the same as serve/sweep_api.py says over HTTP."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+from serve.grpc_entrance import abort
+from serve.grpc_server import Context, TorsorServicer, fields_of, or_abort, to_struct, unexpected
+from serve.sweep_api import current_key
+from serve.sweeps import Sweeps, sweeps_of
+from serve.wire import torsor_pb2 as pb
+from serve.wire.errors import RequestError, invalid
+from serve.wire.queries import MAX_POINTS, SweepRequest
+from serve.wire.requests import parse_request
+
+PATIENCE_S = 60.0
+MAX_GRID_BYTES = 1 << 20  # that are turned into JSON on the event loop
+
+
+class SweepServicer(TorsorServicer):
+    """All calls of the contract, those of sweeps too."""
+
+    async def StartSweep(self, request: pb.SweepRequest, context: Context) -> pb.SweepReply:
+        """Take a sweep in."""
+
+        async def answer() -> pb.SweepReply:
+            if (size := request.grid.ByteSize()) > MAX_GRID_BYTES:
+                expected = f"at most {MAX_GRID_BYTES} (max_grid_bytes)"
+                raise invalid(
+                    "grid", f"found {size} bytes, expected {expected}; send a smaller one"
+                )
+            asked = parse_request(SweepRequest, fields_of(request))
+            return _reply(await self._sweeps.submit(asked, current_key()))
+
+        return await or_abort(context, answer)
+
+    async def ListSweeps(
+        self, request: pb.ListSweepsRequest, context: Context
+    ) -> pb.ListSweepsReply:
+        """All sweeps."""
+        del request
+
+        async def answer() -> pb.ListSweepsReply:
+            pages = await self._sweeps.pages(current_key())
+            return pb.ListSweepsReply(sweeps=[to_struct(page) for page in pages])
+
+        return await or_abort(context, answer)
+
+    async def CancelSweep(self, request: pb.CancelSweepRequest, context: Context) -> pb.SweepReply:
+        """End a sweep, or forget one that has ended."""
+
+        async def answer() -> pb.SweepReply:
+            return _reply(await self._sweeps.cancel(request.id, current_key()))
+
+        return await or_abort(context, answer)
+
+    async def WatchSweep(
+        self, request: pb.WatchSweepRequest, context: Context
+    ) -> AsyncIterator[pb.SweepEvent]:
+        """Points as they are done, then the sweep."""
+        try:
+            if not 0 <= request.start <= MAX_POINTS:
+                expected = f"a whole number, 0 to {MAX_POINTS}"
+                raise invalid("start", f"found {request.start}, expected {expected}")
+            watched = self._sweeps.watch(request.id, current_key(), request.start, PATIENCE_S)
+            async for item in watched:
+                if isinstance(item, dict):
+                    yield pb.SweepEvent(sweep=to_struct(item))
+                elif item is not None:
+                    yield pb.SweepEvent(point=to_struct(json.loads(item[1])))
+        except RequestError as error:
+            await abort(context, error)
+        except Exception:
+            await abort(context, unexpected())
+
+    @property
+    def _sweeps(self) -> Sweeps:
+        return sweeps_of(self._host)
+
+
+def _reply(page: dict[str, Any]) -> pb.SweepReply:
+    return pb.SweepReply(sweep=to_struct(page))
