@@ -240,7 +240,8 @@ def test_exporting_twice_gives_the_same_bytes(small: Exported, tmp_path: Path) -
 def test_many_trials_are_a_choice_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = torch.arange(50.0).view(1, 50, 1).expand(4, 50, 1)
     part = Trials(numbers, numbers[:1, :, 0].long(), numbers[..., 0])
-    assert choose_trials(part) is part
+    assert choose_trials(part) is choose_trials(part, 50) is part
+    assert choose_trials(part, 3).inputs.shape == (4, 3, 1)
     monkeypatch.setattr(task_trials, "MAX_BYTES", 7 * (16 + 8 + 16) + 39)
     found, again = choose_trials(part), choose_trials(part)
     assert found.inputs.shape == (4, 7, 1) and found.targets.shape == (1, 7)
