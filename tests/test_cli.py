@@ -205,9 +205,9 @@ def test_edits_are_one_ablation(fake: FakeClient, capsys: Capture, tmp_path: Pat
         assert main([*words, *edits]) == 0
     assert [asked[0][1] for asked in fake.asked] == [{"edits": [edit, edit]}] * 3
     capsys.readouterr()
-    for source, words in (("[]", "found [], expected an object"), ("{", "found invalid JSON")):
+    for source, said in (("[]", "found [], expected an object"), ("{", "found invalid JSON")):
         assert main(["generate", "--edit", source]) == 1
-        assert f"torsor generate: --edit: {words}" in capsys.readouterr().err
+        assert f"torsor generate: --edit: {said}" in capsys.readouterr().err
     assert main(["ablate", "x", "--text", str(path), *edits]) == 1
     assert "--text: found beside a prompt" in capsys.readouterr().err
 
