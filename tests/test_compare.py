@@ -132,23 +132,25 @@ def test_an_ablation_that_does_not_fit_is_named_by_its_place(host: Host) -> None
 
 
 @pytest.mark.parametrize(
-    ("changes", "field"),
+    ("changes", "field", "words"),
     [
-        ({"ablations": []}, "ablations"),
-        ({"ablations": [{"edits": []}] * (MAX_COMPARED + 1)}, "ablations"),
-        ({"top": 0}, "top"),
-        ({"top": 257}, "top"),
-        ({"prompt": "é"}, "prompt"),
-        ({"model": "nobody"}, "model"),
-        ({"temperature": 1}, "temperature"),
+        ({"ablations": []}, "ablations", "found 0 entries, expected at least 1"),
+        ({"ablations": [{}] * (MAX_COMPARED + 1)}, "ablations", "65 entries, expected at most 64"),
+        ({"top": 0}, "top", "found 0, expected greater than or equal to 1"),
+        ({"top": 257}, "top", "256 (max_top)"),
+        ({"prompt": "é"}, "prompt", "found 'é'"),
+        ({"model": "nobody"}, "model", "found 'nobody'"),
+        ({"temperature": 1}, "temperature", "unknown field"),
     ],
 )
 def test_a_request_that_is_not_as_expected_is_refused_by_field(
-    server: Any, changes: dict[str, Any], field: str
+    server: Any, changes: dict[str, Any], field: str, words: str
 ) -> None:
     body = {"prompt": PROMPT, "ablations": ABLATIONS, "model": TANH} | changes
     answer = httpx.post(server.url + "/v1/ablations/compare", json=body, timeout=60)
-    assert 400 <= answer.status_code < 500 and answer.json()["error"]["param"] == field
+    error = answer.json()["error"]
+    assert 400 <= answer.status_code < 500 and error["param"] == field
+    assert words in error["message"]
 
 
 @pytest.mark.parametrize("model", [OSM, TANH])

@@ -360,7 +360,7 @@ def test_a_file_that_is_not_as_the_task_wants_it_is_refused_by_field(
         ({"safetensors": "%"}, "safetensors", "found no base64"),
         ({"safetensors": "gASVBQ=="}, "safetensors", "found no safetensors file"),
         ({"safetensors": "", "trials": {"inputs": [], "targets": []}}, "safetensors", "beside"),
-        ({"resamples": 10_001}, "resamples", "10000"),
+        ({"resamples": 10_001}, "resamples", "10000 (max_resamples)"),
         ({"seed": -1}, "seed", "greater than or equal to 0"),
         ({"model": TEXT}, "model", "expected a model of a task: small-copy, small-list-ops"),
         ({"ablation": {"edits": [{"op": "zero"}]}}, "ablation.edits[0].target", "None"),
