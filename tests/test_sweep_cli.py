@@ -12,8 +12,10 @@ from clients import sweep_command
 from clients.cli import main
 from clients.grpc_client import GrpcClient
 from clients.http_client import HttpClient
+from clients.progress import Progress
 from clients.svg import Bar, bar_chart, ticks
 from clients.sweep_file import read_sweep_file
+from clients.sweep_folder import SweepFolder
 from clients.sweep_results import point_page
 
 TANH, OSM = "tanh-rnn-shakespeare", "osm-rnn-shakespeare"
@@ -90,7 +92,7 @@ def test_sweeps_are_run_written_and_not_run_again(
     pages = json.loads(capsys.readouterr().out)
     assert [page["name"] for page in pages] == names
     assert [page["state"] for page in pages] == ["done"] * 3
-    rows = list(csv.DictReader((out / "schur.csv").open(encoding="utf-8")))
+    rows = list(csv.DictReader((out / "schur.csv").read_text(encoding="utf-8").splitlines()))
     assert [row["name"] for row in rows] == ["zero=CC", "zero=C→R", "zero=RR"]
     assert float(rows[0]["delta"]) == pages[0]["points"][0]["delta"] and rows[2]["delta"] == ""
     drawn = ElementTree.parse(out / f"all-{OSM}.svg").getroot()
@@ -107,7 +109,7 @@ def test_ctrl_c_leaves_the_sweep_and_the_same_command_comes_back(
     words = ["sweep", str(grid), "--out", str(tmp_path / "out"), "--grpc", "--url"]
     words.append(server.grpc_address)
 
-    class Interrupted(sweep_command.Progress):
+    class Interrupted(Progress):
         def show(self, done: int, note: str = "") -> None:
             if done == 1:
                 raise KeyboardInterrupt
@@ -138,7 +140,7 @@ def test_what_a_folder_remembers_is_cancelled(
     words = ["sweep", str(grid), "--out", str(out), "--url", server.url]
     plan = read_sweep_file(str(grid))[0]
     with HttpClient(server.url) as http:
-        folder = sweep_command.SweepFolder(out)
+        folder = SweepFolder(out)
         folder.remember(plan.name, http.sweeps.start(**plan.options), plan.digest)
     assert main([*words, "--cancel"]) == 0
     assert capsys.readouterr().out == "long: cancelled\n"
@@ -164,7 +166,8 @@ def test_what_a_folder_remembers_is_cancelled(
         ("start = 6", "start = 600", "sweep[0].start: found 600, expected fewer than 61"),
         ("characters = 40", "characters = 0", "characters: found 0, expected a whole number, 1"),
         ("controls = 2", 'query = "trials"', "text: found one, expected none beside query trials"),
-        ('name = "all"', f'name = "x"\n[[sweep]]\nname = "schur"\nmodel = "{TANH}"', "sweep[1]"),
+        (f'models = ["{OSM}", "{TANH}"]', 'models = "a"', "sweep[1].models: found 'a'"),
+        (f'"{OSM}", "{TANH}"', f'"{OSM}", "{OSM}"', f"found the name 'all-{OSM}' twice"),
         ("[[sweep]]", "[[sweep", "found no TOML"),
     ],
 )
@@ -175,19 +178,11 @@ def test_what_is_wrong_in_a_grid_file_is_said(
     after: str,
     words: str,
 ) -> None:
-    grid.write_text(GRID.replace(before, after, 1) if before != "[[sweep]]" else after + "]" * 2)
-    if before == "[[sweep]]" and after == "[[sweeps]]":
-        grid.write_text(GRID.replace(before, after))
+    grid.write_text(GRID.replace(before, after))
     assert main(["sweep", str(grid), "--out", str(grid.parent / "out")]) == 1
     said = capsys.readouterr().err
     assert words in said and said.startswith("torsor sweep: ") and said.count("\n") == 1
     assert not (grid.parent / "out").exists()
-
-
-def test_a_name_stands_once(grid: Path) -> None:
-    grid.write_text(GRID.replace('"all"', '"schur"').replace(f'models = ["{OSM}", ', 'models = ["'))
-    with pytest.raises(ValueError):
-        read_sweep_file(str(grid))
 
 
 def test_what_the_server_refuses_names_the_sweep(
@@ -217,4 +212,4 @@ def test_a_plot_is_valid_xml_whatever_it_is_of() -> None:
     assert "<script" not in text and "http" not in text.replace("http://www.w3.org/2000/svg", "")
     assert ElementTree.fromstring(bar_chart("none", "", [])) is not None
     assert ticks(0.0, 1.0) == [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
-    assert ticks(-0.03, 0.021) == [-0.02, 0.0, 0.02] or 0.0 in ticks(-0.03, 0.021)
+    assert ticks(-0.03, 0.021) == [-0.02, 0.0, 0.02]
