@@ -35,8 +35,11 @@ class GrpcSweeps:
 
     def start(self, **options: Unpack[SweepOptions]) -> Sweep:
         """Start one; it is queued behind those that are there."""
+        body = sweep_body(options)
+        if (grid := body.get("grid")) is not None:
+            grid.setdefault("order", list(grid.get("axes", ())))  # which this wire doesn't keep
         try:
-            request = json_format.ParseDict(sweep_body(options), pb.SweepRequest())
+            request = json_format.ParseDict(body, pb.SweepRequest())
         except (json_format.ParseError, ValueError) as error:
             raise unfit_ablation(error, "Ablation in serve/wire/torsor.proto") from None
         return _sweep(self._ask(self._stub.StartSweep, request))

@@ -45,7 +45,11 @@ def expand(request: SweepRequest, manifest: Manifest) -> list[dict[str, Json]]:
 
 def span(grid: Grid) -> list[dict[str, Json]]:
     """The ablations of a grid, not yet checked against a model."""
-    axes = {name: [whole(value) for value in values] for name, values in grid.axes.items()}
+    order = list(grid.axes) if grid.order is None else grid.order
+    if sorted(order) != sorted(grid.axes):
+        expected = f"each axis once: {', '.join(grid.axes) or 'there is none'}"
+        raise invalid("grid.order", f"found {', '.join(order):.200}, expected {expected}")
+    axes = {name: [whole(value) for value in grid.axes[name]] for name in order}
     for name, values in axes.items():
         if not AXIS.fullmatch(name):
             expected = "1 to 32 letters, digits and _, no digit first; rename it"

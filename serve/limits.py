@@ -27,6 +27,7 @@
 | max_resamples         | resamples of trials, for their intervals                                 |
 | max_trial_bytes       | of trials that a caller brings                                           |
 | max_sweep_text        | characters of a text that a sweep scores                                 |
+| max_sweeps            | sweeps that are queued or running                                        |
 | max_points            | points of a sweep                                                        |
 | max_controls          | random controls of each of them                                          |
 | max_body_bytes        | of a request over HTTP                                                   |
@@ -40,6 +41,7 @@ Those of API keys stand in serve/access.py.
 from serve.engine import Limits
 from serve.host import MAX_QUEUED_ABLATIONS, MAX_QUEUED_INFERENCES, MAX_QUEUED_TRIALS
 from serve.json_weight import MAX_JSON_NUMBERS, MAX_JSON_PARTS
+from serve.sweep_store import MAX_SWEEPS
 from serve.trial_upload import MAX_TRIAL_BYTES
 from serve.wire import requests
 from serve.wire.queries import QUERY_LIMITS
@@ -66,6 +68,7 @@ def all_limits(engine: Limits) -> dict[str, float]:
         "max_queued_trials": MAX_QUEUED_TRIALS,
         **requests.LIMITS,
         **QUERY_LIMITS,
+        "max_sweeps": MAX_SWEEPS,
         "max_trial_bytes": MAX_TRIAL_BYTES,
         "max_body_bytes": MAX_BODY_BYTES,
         "max_json_parts": MAX_JSON_PARTS,

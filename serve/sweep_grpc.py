@@ -30,6 +30,8 @@ class SweepServicer(TorsorServicer):
                     "grid", f"found {size} bytes, expected {expected}; send a smaller one"
                 )
             asked = parse_request(SweepRequest, fields_of(request))
+            if asked.grid is not None and asked.grid.order is None:
+                asked.grid.order = sorted(asked.grid.axes)  # a Struct keeps none
             return _reply(await self._sweeps.submit(asked, current_key()))
 
         return await or_abort(context, answer)

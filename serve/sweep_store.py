@@ -152,15 +152,20 @@ class SweepStore:
         asked = json.loads(request)
         return Job(id=name, model=model, identity=identity, request=asked, todo=pairs)
 
-    def begin(self, name: str, baseline: Json) -> bool:
-        """A sweep runs; what it is compared with. False if it has ended already."""
+    def begin(self, name: str) -> bool:
+        """A sweep runs; False if it has ended already."""
         with self._transaction():
             begun = self._db.execute(
-                "UPDATE sweeps SET state = 'running', started = ifnull(started, ?), baseline = ? "
+                "UPDATE sweeps SET state = 'running', started = ifnull(started, ?) "
                 f"WHERE id = ? AND {ACTIVE}",
-                (_now(), _dump(baseline), name),
+                (_now(), name),
             ).rowcount
         return bool(begun)
+
+    def compare_with(self, name: str, baseline: dict[str, Json]) -> None:
+        """What the plain model does, which all points of a sweep are compared with."""
+        with self._transaction():
+            self._db.execute("UPDATE sweeps SET baseline = ? WHERE id = ?", (_dump(baseline), name))
 
     def save(self, name: str, position: int, point: dict[str, Json]) -> None:
         """A point of a running sweep is done; of one that has ended it is too late."""

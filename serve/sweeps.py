@@ -180,11 +180,12 @@ class Sweeps:
 
         state, error = "done", None
         try:
-            work = SweepJob(self._host, job, save)
-            if not await self._do(store.begin, job.id, await work.open()):
+            if not await self._do(store.begin, job.id):
                 return  # it was cancelled meanwhile
-            self._tell()
             await self._observe(store)
+            work = SweepJob(self._host, job, save)
+            await self._do(store.compare_with, job.id, await work.open())
+            self._tell()
             await work.run()
         except Exception as failed:
             state, error = "failed", error_page(failed)

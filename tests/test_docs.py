@@ -53,7 +53,7 @@ def test_every_path_says_what_it_answers_and_how_it_fails(document: Any) -> None
         answers = operation["responses"]
         assert all(answer["content"] for answer in answers.values()), path
         if not path.endswith("z") and path != "/metrics":
-            assert {"200", "4XX", "5XX"} <= set(answers), path
+            assert {"4XX", "5XX"} < set(answers) and {"200", "202"} & set(answers), path
 
 
 def test_every_path_of_the_document_is_there(server: Any, document: Any) -> None:
@@ -63,7 +63,9 @@ def test_every_path_of_the_document_is_there(server: Any, document: Any) -> None
         url, body = server.url + path.replace("{model}", OSM), None if method == "get" else [1]
         answer = httpx.request(method, url, json=body, timeout=60)
         closed = path.startswith("/management")
-        expected_status = 403 if closed else 200 if method == "get" else 400
+        missing = "{id}" in path  # of a sweep
+        expected_status = 200 if method == "get" else 400
+        expected_status = 403 if closed else 404 if missing else expected_status
         assert answer.status_code == expected_status, (path, answer.text)
 
 

@@ -80,6 +80,11 @@ class Grid(Strict):
 
     edits: list[dict[str, Any]] = Field(min_length=1)
     axes: dict[str, list[Any]] = {}
+    order: list[str] | None = Field(
+        None,
+        description="of the axes, the slowest first; left out: as they stand, over gRPC, whose "
+        "Struct keeps no order, by name",
+    )
 
 
 class SweepRequest(Strict):
@@ -87,7 +92,9 @@ class SweepRequest(Strict):
 
     model: str | None = None
     query: Literal["score", "trials"] = "score"
-    text: str | None = Field(None, min_length=1, max_length=MAX_SWEEP_TEXT, description="to score")
+    text: str | None = Field(
+        None, min_length=1, description="to score", json_schema_extra={"maxLength": MAX_SWEEP_TEXT}
+    )
     unknown: Unknown = "error"
     ablations: list[AblationJson] = Field([], max_length=MAX_POINTS)
     grid: Grid | None = None
@@ -98,6 +105,9 @@ class SweepRequest(Strict):
 
     @model_validator(mode="after")
     def _check_query(self) -> Self:
+        if self.text is not None and len(self.text) > MAX_SWEEP_TEXT:
+            expected = f"at most {MAX_SWEEP_TEXT} (max_sweep_text); cut it"
+            raise ValueError(f"text: found {len(self.text)} characters, expected {expected}")
         if self.query == "score" and self.text is None:
             raise ValueError("text: found none, expected a text to score")
         if self.query == "trials" and self.text is not None:
