@@ -31,9 +31,9 @@ class Where:
 
     kind: str
 
-    def line(self, kernels: str, num_threads: int = 1) -> str:
-        """What a table ran on, the first line above it."""
-        clock = "CPU seconds" if self.kind == "cpu" else "seconds by the clock"
+    def line(self, kernels: str, num_threads: int = 1, clock: str = "") -> str:
+        """What a table ran on, the first line above it; `clock` where it isn't this one."""
+        clock = clock or ("CPU seconds" if self.kind == "cpu" else "seconds by the clock")
         threads = "1 thread" if num_threads == 1 else f"{num_threads} threads"
         versions = f"{torch_version()}, onnxruntime {onnxruntime.__version__}"
         return f"on {self._name()}, {threads}, {clock}; {versions}; {kernels}"
