@@ -1,7 +1,8 @@
 """The engine on the bundles that ship, driven tick by tick and by its own thread."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from serve.engine import Engine, Limits
-from serve.runtime import Bundle, Session, load_bundles
+from serve.runtime import Bundle, Device, Session, load_bundles
 from serve.sampling import SamplingSettings
 from serve.settings import SHIPPED
 from serve.state_cache import StateCache
@@ -23,8 +24,9 @@ PROMPT = "First Citizen:\nBefore we proceed"
 
 
 @pytest.fixture(scope="module")
-def bundles() -> dict[str, Bundle]:
-    return load_bundles([SHIPPED / name for name in NAMES], "cpu", 1)
+def bundles(for_device: Callable[[Path], Path], device: Device) -> dict[str, Bundle]:
+    folders = [for_device(SHIPPED / name) for name in NAMES]
+    return load_bundles(folders, device.kind, device.num_threads)
 
 
 @pytest.fixture(params=NAMES)
