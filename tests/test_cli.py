@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
+from xml.etree import ElementTree
 
 import pytest
 
@@ -27,6 +28,7 @@ from clients.results import (
     Target,
     Usage,
 )
+from clients.spectrum_plot import spectrum_plot
 
 USAGE = Usage(prompt_tokens=1, completion_tokens=2, total_tokens=3)
 EDITS = {"edits": [{"target": "recurrent", "op": "zero"}]}
@@ -274,3 +276,23 @@ def test_models_and_structure_are_tables_or_json(fake: FakeClient, capsys: Captu
     assert main(["structure", "--json"]) == 0
     targets = json.loads(capsys.readouterr().out)["targets"]
     assert targets[0]["spectrum"]["eigenvalues"] == [[1.5, 0.0]]
+
+
+def test_structure_draws_every_eigenvalue_into_a_file(fake: FakeClient, tmp_path: Path) -> None:
+    path = tmp_path / "spectra.svg"
+    assert main(["structure", "--plot", str(path)]) == 0
+    root = ElementTree.fromstring(path.read_text(encoding="utf-8"))
+    circles = list(root.iter("{http://www.w3.org/2000/svg}circle"))
+    assert [circle.get("class") for circle in circles] == ["u", "l", "R"]
+    rho, half = 1.5, 120
+    unit, boundary, dot = circles
+    assert float(dot.get("cx", "")) == pytest.approx(half * (1 + 1 / 1.08), abs=0.01)  # 1.5 = rho
+    assert float(unit.get("r", "")) == pytest.approx(half / (1.08 * rho), abs=0.01)
+    assert float(boundary.get("r", "")) < float(dot.get("cx", "")) - half
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_a_plot_without_a_square_target_is_refused() -> None:
+    page = Structure(model="small", targets=())
+    with pytest.raises(ValueError, match="found no square target in small"):
+        spectrum_plot(page)
