@@ -123,8 +123,7 @@ def _size(symmetry: Symmetry, action: Action) -> int:
 
 def _matrix(action: Action, g: Floats) -> Floats:
     A = g if action.algebra is None else adjoint(action.algebra, g)
-    dual: Floats = np.linalg.inv(A).T
-    return dual if action.dual else A
+    return np.asarray(np.linalg.inv(A).T, np.float64) if action.dual else A
 
 
 def _moved(A: Floats, part: Array, action: Action) -> Array:

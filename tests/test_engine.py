@@ -9,10 +9,12 @@ import pytest
 from numpy.typing import NDArray
 
 from serve.engine import Engine, Limits
-from serve.runtime import Bundle, load_bundles
+from serve.runtime import Bundle, Session, load_bundles
 from serve.sampling import SamplingSettings
 from serve.settings import SHIPPED
+from serve.state_cache import StateCache
 from serve.stream import Life, Stream
+from serve.table import Table
 from serve.vocabulary import Vocabulary
 from serve.wire.errors import RequestError
 
@@ -187,14 +189,10 @@ def test_a_run_that_fails_ends_its_own_group_only(
     assert well.error is None and len(collect(well)[0]) == 50
 
 
-def test_a_stream_starts_from_the_initial_state_of_its_session(
-    engine: Engine, bundle: Bundle
-) -> None:
+def test_a_stream_starts_from_the_initial_state_of_its_session(bundle: Bundle) -> None:
     state = bundle.states[0]
     edited = {state.initial: np.full(state.shape, 0.25, np.float32)}
-    session = Session(
-        bundle.folder, bundle.manifest, bundle.device, edited, initial=bundle.initial
-    )
+    session = Session(bundle.folder, bundle.manifest, bundle.device, edited, initial=bundle.initial)
     moved, plain = stream(bundle, session=session), stream(bundle)
     table = Table(bundle, 2, StateCache(0))
     for one in (moved, plain):
