@@ -191,9 +191,7 @@ def test_a_run_that_fails_ends_its_own_group_only(
     assert well.error is None and len(collect(well)[0]) == 50
 
 
-def test_a_stream_starts_from_the_initial_state_of_its_session(
-    engine: Engine, bundle: Bundle
-) -> None:
+def test_a_stream_starts_from_the_initial_state_of_its_session(bundle: Bundle) -> None:
     state = bundle.states[0]
     edited = {state.initial: np.full(state.shape, 0.25, np.float32)}
     session = Session(bundle.folder, bundle.manifest, bundle.device, edited, initial=bundle.initial)

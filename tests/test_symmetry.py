@@ -72,8 +72,8 @@ def make(name: str, sizes: dict[str, Any]) -> Model:
 def tensors_of(model: Model) -> dict[str, Array]:
     """What a bundle's weights.safetensors would hold, in float64."""
     weights, initial = model.weights(), model.init_state(1)
-    tensors = {**weights, **{f"initial.{name}": value[0] for name, value in initial.items()}}
-    tensors |= find_subspaces(model, weights, None)
+    tensors = {f"initial.{name}": value[0] for name, value in initial.items()}
+    tensors |= weights | find_subspaces(model, weights, None)
     return {name: value.detach().numpy() for name, value in tensors.items()}
 
 
