@@ -100,6 +100,8 @@ def make_parser() -> argparse.ArgumentParser:
         "structure", allow_abbrev=False, parents=[server], help="what can be ablated"
     )
     _add_model(structure)
+    told = "also draw the spectra of square targets into this SVG file"
+    structure.add_argument("--plot", metavar="FILE", help=told)
     add_sweep(commands, server)
     _add_model(add_trials(commands, server))
     compare = add_compare(commands, server)

@@ -14,6 +14,7 @@ from clients.files import write_whole
 from clients.inputs import asked_ablation, read_file, read_prompt, read_text
 from clients.options import GenerateOptions, PairOptions
 from clients.results import Chunk, join_pair, to_json
+from clients.spectrum_plot import spectrum_plot
 
 if TYPE_CHECKING:  # only the client that is asked for is loaded
     from clients.grpc_client import GrpcClient
@@ -125,6 +126,8 @@ def _manage(client: "Client", args: Namespace) -> None:
 
 def _structure(client: "Client", args: Namespace) -> None:
     structure = client.structure(args.model)
+    if args.plot is not None:
+        write_whole(Path(args.plot), spectrum_plot(structure))
     print(to_json(structure) if args.json else tables.structure(structure))
 
 

@@ -42,9 +42,9 @@ def bar_chart(title: str, axis: str, bars: Sequence[Bar]) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{LEFT + WIDTH + RIGHT}" '
         f'height="{height}" viewBox="0 0 {LEFT + WIDTH + RIGHT} {height}" role="img">',
-        f"<title>{_fit(title)}</title><style>{STYLE}</style>",
+        f"<title>{fit(title)}</title><style>{STYLE}</style>",
         '<rect width="100%" height="100%" fill="#fff"/>',
-        f'<text class="t" x="12" y="24">{_fit(title)}</text>',
+        f'<text class="t" x="12" y="24">{fit(title)}</text>',
     ]
     bottom = TOP + ROW * len(bars)
     for tick in ticks(low, high):
@@ -52,7 +52,7 @@ def bar_chart(title: str, axis: str, bars: Sequence[Bar]) -> str:
         at = f"{x(tick):.1f}"
         parts.append(f'<line class="{kind}" x1="{at}" x2="{at}" y1="{TOP - 6}" y2="{bottom + 4}"/>')
         parts.append(f'<text class="a" x="{at}" y="{bottom + 18}">{tick:.6g}</text>')
-    parts.append(f'<text class="a" x="{LEFT + WIDTH / 2}" y="{bottom + 36}">{_fit(axis)}</text>')
+    parts.append(f'<text class="a" x="{LEFT + WIDTH / 2}" y="{bottom + 36}">{fit(axis)}</text>')
     for place, bar in enumerate(bars):
         parts.append(_row(bar, TOP + ROW * place, x))
     return "\n".join([*parts, "</svg>", ""])
@@ -70,7 +70,7 @@ def ticks(low: float, high: float) -> list[float]:
 def _row(bar: Bar, y: int, x: Callable[[float], float]) -> str:
     name = bar.name if len(bar.name) <= MAX_NAME else bar.name[: MAX_NAME - 1] + "…"
     middle, zero = y + ROW / 2, x(0.0)
-    found = [f'<text class="n" x="{LEFT - 8}" y="{middle + 4}">{_fit(name)}</text>']
+    found = [f'<text class="n" x="{LEFT - 8}" y="{middle + 4}">{fit(name)}</text>']
     if bar.value is None:
         found.append(f'<text class="a" x="{zero + 24:.1f}" y="{middle + 4}">failed</text>')
         return "".join(found)
@@ -80,7 +80,7 @@ def _row(bar: Bar, y: int, x: Callable[[float], float]) -> str:
     note = f"{bar.name}: {bar.value:.6g}"
     if bar.low is not None and bar.high is not None:
         note += f", controls {bar.low:.6g} to {bar.high:.6g}"
-    found.append(f'<rect class="{kind}" {shape}><title>{_fit(note)}</title></rect>')
+    found.append(f'<rect class="{kind}" {shape}><title>{fit(note)}</title></rect>')
     if bar.low is not None and bar.high is not None:
         level = y + ROW - 3
         ends = f'x1="{x(bar.low):.1f}" x2="{x(bar.high):.1f}"'
@@ -100,5 +100,6 @@ def _range(bars: Sequence[Bar]) -> tuple[float, float]:
     return (low - pad if low < 0 else low), high + pad
 
 
-def _fit(text: str) -> str:
+def fit(text: str) -> str:
+    """A text as it may stand in XML."""
     return escape(UNFIT.sub("", text))

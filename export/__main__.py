@@ -28,15 +28,18 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.check is None and (options.run is None or options.out is None):
         parser.error("expected RUN and --out BUNDLE, or --check BUNDLE")
-    of_an_export = (options.run, options.out, options.name, options.cuda)
-    if options.check is not None and of_an_export != (None, None, None, False):
-        parser.error("--check takes a bundle alone: no RUN, --out, --name or --cuda")
+    of_an_export = (options.run, options.out, options.name, options.cuda, options.trials)
+    if options.check is not None and of_an_export != (None, None, None, False, None):
+        parser.error("--check takes a bundle alone: no RUN, --out, --name, --cuda or --trials")
+    if options.trials is not None and options.trials < 1:
+        parser.error(f"--trials: found {options.trials}, expected at least 1")
     torch.set_num_threads(1)  # small products; a second pool beside the runtime's only costs
     try:
         if options.check is not None:
             return tell_check(check_bundle(options.check, options.quiet), options.json)
         place = (options.run, options.out, options.name)
-        manifest = export_bundle(*place, quiet=options.quiet, cuda=options.cuda)
+        told = {"quiet": options.quiet, "cuda": options.cuda, "trials": options.trials}
+        manifest = export_bundle(*place, **told)
     except (BundleError, CheckpointError, ValueError, OSError) as error:
         print(f"torsor export: {error}", file=sys.stderr)
         return 1
@@ -60,6 +63,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--name", help="the model's id; default: the name of --out")
     told = "add unrolled.onnx, the form without a loop that a GPU runs"
     parser.add_argument("--cuda", action="store_true", help=told)
+    told = "held-out trials of a task that travel at most; default: all that fit into 10 MB"
+    parser.add_argument("--trials", type=int, metavar="N", help=told)
     parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     return parser

@@ -66,9 +66,16 @@ PROBE_STREAMS, PROBE_CHARACTERS = 32, 512
 
 
 def export_bundle(
-    run: Path, out: Path, name: str | None = None, quiet: bool = False, cuda: bool = False
+    run: Path,
+    out: Path,
+    name: str | None = None,
+    quiet: bool = False,
+    cuda: bool = False,
+    trials: int | None = None,
 ) -> Manifest:
     """Export the newest checkpoint of a run into the bundle folder `out`; for CUDA unrolled too.
+
+    At most `trials` of a task's held-out trials travel; None: all that fit.
 
     Raises `CheckpointError`, `ParityError`, or `ValueError` for a model that can't be exported or a
     place that holds something else; `out` is then as it was. Where `out` is a link, the bundle
@@ -82,7 +89,10 @@ def export_bundle(
     folder = find_checkpoint(run)
     iteration, config, parameters, _ = read_checkpoint(folder)
     model = restore_model(folder, config, parameters)
-    task = None if config["training"]["task"] == "text" else open_task(folder, config)
+    is_text = config["training"]["task"] == "text"
+    if is_text and trials is not None:
+        raise ValueError("trials: found a number, expected none for a model of text; leave it out")
+    task = None if is_text else open_task(folder, config, trials)
     training = provenance(folder, config, iteration, task)
     with whole_folder(out) as part:
         try:

@@ -1,7 +1,7 @@
 """A task for its bundle: the held-out trials that travel, what is said of them, what they reach.
 
-Trials are those of the task's test part, whole where they fit into `MAX_BYTES`, else so many that
-do, drawn without replacement from the part's own seed.
+Trials are those of the task's test part, whole where they fit into `MAX_BYTES` and nobody asks for
+fewer, else so many as fit or are asked for, drawn without replacement from the part's own seed.
 
 Letters: T time, N trials, X input size, Y output size.
 """
@@ -41,8 +41,8 @@ class TaskTrials(NamedTuple):
     meaning: str  # of the score that a table shows
 
 
-def open_task(folder: Path, config: dict[str, Any]) -> TaskTrials:
-    """The task of a checkpoint's config, made again.
+def open_task(folder: Path, config: dict[str, Any], most: int | None = None) -> TaskTrials:
+    """The task of a checkpoint's config, made again; at most so many trials travel.
 
     Raises `CheckpointError` where its data or sizes aren't those of the run, `ValueError` where the
     data can't be had.
@@ -53,7 +53,7 @@ def open_task(folder: Path, config: dict[str, Any]) -> TaskTrials:
     for key in ("input_size", "output_size"):
         _compare(folder, f"config {key}", config["config"][key], getattr(task, key))
     part = task.held_out("test")
-    trials = choose_trials(part)
+    trials = choose_trials(part, most)
     spec = TaskSpec(
         name=task.name,
         options=config["task"],
@@ -71,11 +71,12 @@ def open_task(folder: Path, config: dict[str, Any]) -> TaskTrials:
     return TaskTrials(trials, spec, type(task).__doc__ or task.headline)
 
 
-def choose_trials(part: Trials) -> Trials:
-    """All trials of a part, or so many of them as fit into `MAX_BYTES`."""
+def choose_trials(part: Trials, most: int | None = None) -> Trials:
+    """All trials of a part, or so many of them as fit into `MAX_BYTES` and are wanted at `most`."""
     num_trials = part.inputs.shape[1]
     bytes_each = sum(tensor[:, 0].numel() * tensor.element_size() for tensor in part)
-    if (count := max(1, MAX_BYTES // bytes_each)) >= num_trials:
+    count = min(max(1, MAX_BYTES // bytes_each), most or num_trials)
+    if count >= num_trials:
         return part
     generator = torch.Generator().manual_seed(HELD_OUT_SEED["test"])
     chosen = torch.randperm(num_trials, generator=generator)[:count].sort().values

@@ -15,7 +15,7 @@ class BoundedWorker:
 
     def __init__(self, what: str, max_queued: int, limit: str) -> None:
         """`what` is waiting, as the error says it: "ablations are being prepared"."""
-        self._limit = limit
+        self._limit, self.closed = limit, False
         self._what, self._max_queued, self._num_queued = what, max_queued, 0
         self._thread = ThreadPoolExecutor(1, what.split()[0])
 
@@ -37,7 +37,8 @@ class BoundedWorker:
         return await asyncio.shield(work)
 
     def close(self) -> None:
-        """Take nothing more, and drop what has not begun."""
+        """Take nothing more, and drop what has not begun; long work looks at `closed`."""
+        self.closed = True
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _forget(self, work: "asyncio.Future[Any]") -> None:

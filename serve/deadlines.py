@@ -13,7 +13,7 @@ class Limits:
     max_streams: int = 256  # running at once, per bundle
     max_waiting: int = 1024  # queued
     max_background: int = 8  # streams of sweeps running at once, per bundle, in slots of their own
-    max_background_waiting: int = 64  # of them queued
+    max_queued_background: int = 64  # of them queued
     queue_timeout_s: float = 30.0  # from arrival to a slot
     first_timeout_s: float = 60.0  # from the slot to the first written character
     total_timeout_s: float = 600.0  # from arrival to the last character

@@ -13,7 +13,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
 from serve.host import Host
-from serve.wire import pages
+from serve.wire import pages, query_pages
 from serve.wire.requests import ScoreRequest, TextRequest
 
 Json = dict[str, Any]
@@ -60,7 +60,10 @@ def _bentoml_paths() -> Json:
     problem = {"anyOf": [_schema(pages.ErrorPage), _schema(pages.BentoErrorPage)]}
     failed = {"description": FAILED, "content": _json(problem)}
     text = {"description": "The text, as it is written.", "content": _content("text/plain", _TEXT)}
-    scored = {"description": pages.ScorePage.__doc__, "content": _json(_schema(pages.ScorePage))}
+    scored = {
+        "description": query_pages.ScorePage.__doc__,
+        "content": _json(_schema(query_pages.ScorePage)),
+    }
     ready = {"content": _json(_schema(pages.ReadinessPage)), "description": "What runs."}
     metrics = {"description": "Prometheus.", "content": _content("text/plain", _TEXT)}
     probe = {"responses": {"200": ready, "503": ready}}

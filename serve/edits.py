@@ -76,9 +76,9 @@ def removed_json(removed: Removed) -> dict[str, Json]:
 
 def total_mass(removed: Sequence[Mapping[str, Json]]) -> float | None:
     """The mass of edits together, from their JSON; None where there is none or it means nothing."""
-    whole = math.fsum(page["norm"] ** 2 for page in removed)
     if len(removed) == 1:
         return float(removed[0]["mass"])
+    whole = math.fsum(page["norm"] ** 2 for page in removed)
     gone = math.fsum((page["mass"] * page["norm"]) ** 2 for page in removed)
     return math.sqrt(gone / whole) if whole else None
 

@@ -9,6 +9,8 @@
 | body_timeout_s        | for the body of a request over HTTP                                      |
 | max_streams           | streams that run at once, a model; the others wait                       |
 | max_waiting           | streams that wait                                                        |
+| max_background        | streams of sweeps that run at once, a model, beside `max_streams`        |
+| max_queued_background | of them that wait                                                        |
 | max_queued_ablations  | ablations that are being prepared                                        |
 | max_queued_inferences | single runs that wait                                                    |
 | max_queued_trials     | queries of trials that wait                                              |
@@ -59,6 +61,8 @@ def all_limits(engine: Limits) -> dict[str, float]:
         "body_timeout_s": BODY_TIMEOUT_S,
         "max_streams": engine.max_streams,
         "max_waiting": engine.max_waiting,
+        "max_background": engine.max_background,
+        "max_queued_background": engine.max_queued_background,
         "max_queued_ablations": MAX_QUEUED_ABLATIONS,
         "max_queued_inferences": MAX_QUEUED_INFERENCES,
         "max_queued_trials": MAX_QUEUED_TRIALS,

@@ -90,7 +90,7 @@ def make_app(host_of: Callable[[], Host], more: Sequence[AddPaths] = ()) -> Fast
         page = await unless_gone(http, whole_pair(writing), writing.close)
         return await json_response(page)
 
-    @app.post("/v1/ablations/score", **documented(pages.ScorePage, ScoreRequest))
+    @app.post("/v1/ablations/score", **documented(query_pages.ScorePage, ScoreRequest))
     async def score_text(http: Request) -> Response:
         request = parse_request(ScoreRequest, await read_json(http))
         return await json_response(await unless_gone(http, score(host_of(), request)))
@@ -98,10 +98,6 @@ def make_app(host_of: Callable[[], Host], more: Sequence[AddPaths] = ()) -> Fast
     for add_paths in more:
         add_paths(app, host_of)
     _add_queries(app, host_of)
-
-    @app.get("/v1/ablations/schema", **documented(pages.SchemaPage))
-    async def schema() -> Json:
-        return ablation_schema()
 
     @app.api_route("/v1/{path:path}", methods=METHODS, include_in_schema=False)
     async def nothing(path: str) -> Response:
@@ -111,6 +107,10 @@ def make_app(host_of: Callable[[], Host], more: Sequence[AddPaths] = ()) -> Fast
 
 
 def _add_queries(app: FastAPI, host_of: Callable[[], Host]) -> None:
+    @app.get("/v1/ablations/schema", **documented(query_pages.SchemaPage))
+    async def schema() -> Json:
+        return ablation_schema()
+
     @app.post("/v1/ablations/compare", **documented(query_pages.ComparePage, CompareRequest))
     async def compare_next(http: Request) -> Response:
         request = parse_request(CompareRequest, await read_json(http))

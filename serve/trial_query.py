@@ -9,7 +9,6 @@ nobody waits for any more ends before its next run of the graph.
 
 import base64
 import binascii
-import math
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from serve import metrics
 from serve.bootstrap import (
+    RIGHT,
     Measured,
     are_signs,
     centre_of,
@@ -28,6 +28,7 @@ from serve.bootstrap import (
     weight_of,
 )
 from serve.call import note_query
+from serve.edits import total_mass
 from serve.host import Host
 from serve.manifest import BundleError, TaskSpec
 from serve.runtime import Bundle, Session
@@ -74,6 +75,8 @@ async def measure(host: Host, bundle: Bundle, session: Session, trials: Trials) 
     def run(feeds: Arrays) -> Arrays:
         if gone.is_set():
             raise _Abandoned
+        if host.trials.closed:
+            raise RequestError("unavailable", "the server has stopped; try another one")
         if time.monotonic() > until:
             limit = f"{host.engine.limits.total_timeout_s} s (total_timeout_s)"
             raise RequestError("timeout", f"trials: not done after {limit}; bring fewer of them")
@@ -84,7 +87,7 @@ async def measure(host: Host, bundle: Bundle, session: Session, trials: Trials) 
         if own and bundle in host.baselines:
             found: Measured = host.baselines[bundle]
             return found
-        measured = _measure(bundle, run, _initial(bundle, session), trials)
+        measured = _measure(bundle, run, session.initial, trials)
         metrics.count_trials(bundle.name, len(measured.table))
         if own:
             host.baselines[bundle] = measured
@@ -127,14 +130,7 @@ def own_trials(bundle: Bundle) -> Trials:
 
 def mass_of(report: dict[str, Any] | None) -> float | None:
     """What an ablation removed, of all its edits together; None where it isn't known."""
-    removed = report["removed"] if report is not None else []
-    if len(removed) == 1:
-        return float(removed[0]["mass"])
-    norms = [edit.get("norm") for edit in removed]
-    if not removed or None in norms or not any(norms):
-        return None
-    gone = math.fsum((edit["mass"] * edit["norm"]) ** 2 for edit in removed)
-    return math.sqrt(gone / math.fsum(norm**2 for norm in norms))
+    return None if report is None else total_mass(report["removed"])
 
 
 async def _asked_trials(
@@ -158,13 +154,6 @@ def _decode(task: TaskSpec, text: str) -> Trials:
     return read_safetensors_trials(task, content, "safetensors")
 
 
-def _initial(bundle: Bundle, session: Session) -> Arrays:
-    """The state that a stream of a session begins with."""
-    del session
-    found: Arrays = bundle.initial
-    return found
-
-
 def _measure(
     bundle: Bundle, run: Callable[[Arrays], Arrays], initial: Arrays, trials: Trials
 ) -> Measured:
@@ -178,11 +167,14 @@ def _measure(
         table, finite = _sum_batch(bundle, run, initial, some, weight[:, part], centre)
         rows.append(table)
         num_strays += int((~finite).sum())
+    table, signs = np.concatenate(rows), are_signs(task, trials, weight)
+    if task.targets == "vectors" and not signs:
+        table[:, RIGHT] = np.nan  # a sign is right or wrong only where the target has one
     return Measured(
-        table=np.concatenate(rows),
+        table=table,
         num_steps=len(trials.inputs),
         num_strays=num_strays,
-        signs=are_signs(task, trials, weight),
+        signs=signs,
     )
 
 

@@ -24,18 +24,19 @@ class Turns:
 
     def __init__(self) -> None:
         self._ablated, self._background = Line(), Line()
-        self._since = 0  # ticks since a background group ran
+        self._since = 0  # ticks since a background group ran, while one wants to
 
     def pick(self, groups: Sequence[list[Stream]]) -> list[list[Stream]]:
         """Those that advance now, of groups that share weights and are live or background."""
         plain = [g for g in groups if not g[0].background and is_plain(g[0])]
         ablated = [g for g in groups if not g[0].background and not is_plain(g[0])]
         picked = plain + self._ablated.next(ablated, ABLATED_A_TICK)
-        self._since += 1
+        waiting = [g for g in groups if g[0].background]
+        self._since = self._since + 1 if waiting else 0
         num_background = ABLATED_A_TICK
         if picked:
             num_background = int(self._since >= BACKGROUND_EVERY)
-        background = self._background.next([g for g in groups if g[0].background], num_background)
+        background = self._background.next(waiting, num_background)
         if background:
             self._since = 0
         return picked + background

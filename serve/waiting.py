@@ -19,7 +19,7 @@ class Waiting:
         self.live, self.background = deque[Stream](), deque[Stream]()
         self._bounds = (
             (self.live, limits.max_waiting, "max_waiting"),
-            (self.background, limits.max_background_waiting, "max_background_waiting"),
+            (self.background, limits.max_queued_background, "max_queued_background"),
         )
 
     def __iter__(self) -> Iterator[Stream]:

@@ -16,12 +16,44 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import devices
 import pytest
 from hypothesis import settings
+
+from serve.device import Device
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # small models want one thread
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    devices.add_option(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    devices.check(config)
+
+
+@pytest.fixture(scope="session")
+def device(request: pytest.FixtureRequest) -> Device:
+    """Where models run: --device."""
+    return devices.chosen(request.config)
+
+
+@pytest.fixture(scope="session")
+def for_device(device: Device, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path]:
+    """A bundle's folder; on CUDA a copy that has the form without a loop, for runs of 16 steps."""
+
+    @functools.cache
+    def prepare(folder: Path) -> Path:
+        if device.kind == "cpu":
+            return folder
+        from where import unrolled_copy
+
+        return unrolled_copy(folder, tmp_path_factory.mktemp("unrolled") / folder.name)
+
+    return prepare
 
 
 @pytest.fixture(scope="session")
@@ -87,15 +119,15 @@ def free_port() -> int:
 
 
 @contextmanager
-def running_server(folder: Path, *arguments: str) -> Iterator[RunningServer]:
+def running_server(folder: Path, *arguments: str, device: str = "cpu") -> Iterator[RunningServer]:
     """Start `python -m serve` with these arguments, wait until it is ready, stop it at the end."""
     port, grpc_port = free_port(), free_port()
-    ports = ("--port", str(port), "--grpc-port", str(grpc_port))
+    where = ("--port", str(port), "--grpc-port", str(grpc_port), "--device", device)
     environment = {**os.environ, "BENTOML_HOME": str(folder / "bentoml"), "OMP_NUM_THREADS": "1"}
     environment.setdefault("TORSOR_DATA_FOLDER", str(folder / "data"))  # never the real home
     with (folder / "serve.log").open("w") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "serve", *arguments, *ports],
+            [sys.executable, "-m", "serve", *arguments, *where],
             stdout=log,
             stderr=subprocess.STDOUT,
             text=True,
@@ -125,16 +157,16 @@ def wait_ready(server: RunningServer) -> None:
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+def server(device: Device, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """The models that ship, served for all tests."""
-    with running_server(tmp_path_factory.mktemp("server")) as found:
+    with running_server(tmp_path_factory.mktemp("server"), device=device.kind) as found:
         yield found
 
 
 @pytest.fixture(scope="session")
-def start_server() -> Callable[..., AbstractContextManager[RunningServer]]:
+def start_server(device: Device) -> Callable[..., AbstractContextManager[RunningServer]]:
     """Start a server of one's own: start_server(folder, *arguments)."""
-    return running_server
+    return functools.partial(running_server, device=device.kind)
 
 
 @pytest.fixture(scope="session")
@@ -195,6 +227,7 @@ def exported_task(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, st
 
 @pytest.fixture(scope="session")
 def keyed(
+    device: Device,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[RunningServer, dict[str, str]]]:
     """A server that wants keys and logs JSON, and its keys by name."""
@@ -208,5 +241,6 @@ def keyed(
         "narrow": add_key(path, "narrow", max_concurrent=1),
     }
     shipped = str(Path(__file__).parent.parent / "serve" / "bundles" / "tanh-rnn-shakespeare")
-    with running_server(folder, shipped, "--keys", str(path), "--log-format", "json") as found:
+    arguments = (shipped, "--keys", str(path), "--log-format", "json")
+    with running_server(folder, *arguments, device=device.kind) as found:
         yield found, keys

@@ -7,10 +7,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
+from xml.etree import ElementTree
 
 import pytest
 
-from clients import commands
+from clients import commands, tables
 from clients.cli import main
 from clients.errors import ServerError
 from clients.results import (
@@ -27,6 +28,7 @@ from clients.results import (
     Target,
     Usage,
 )
+from clients.spectrum_plot import spectrum_plot
 
 USAGE = Usage(prompt_tokens=1, completion_tokens=2, total_tokens=3)
 EDITS = {"edits": [{"target": "recurrent", "op": "zero"}]}
@@ -197,6 +199,35 @@ def test_a_bad_ablation_is_explained(
     assert not fake.asked
 
 
+def test_edits_are_one_ablation(fake: FakeClient, capsys: Capture, tmp_path: Path) -> None:
+    path, edit = tmp_path / "text", EDITS["edits"][0]
+    path.write_text("abc")
+    edits = ["--edit", json.dumps(edit)] * 2
+    for words in (["score", str(path)], ["ablate", "--text", str(path)], ["ablate", "x"]):
+        assert main([*words, *edits]) == 0
+    assert [asked[0][1] for asked in fake.asked] == [{"edits": [edit, edit]}] * 3
+    capsys.readouterr()
+    for source, said in (("[]", "found [], expected an object"), ("{", "found invalid JSON")):
+        assert main(["generate", "--edit", source]) == 1
+        assert f"torsor generate: --edit: {said}" in capsys.readouterr().err
+    assert main(["ablate", "x", "--text", str(path), *edits]) == 1
+    assert "--text: found beside a prompt" in capsys.readouterr().err
+
+
+def test_what_was_removed_says_its_settings() -> None:
+    schur = {"target": "recurrent", "op": "schur", "alpha": 0.9, "zero": ["C→R", "CC"]}
+    control = {"op": "random", "like": schur, "seed": 3}
+    removed = {"target": "recurrent", "mass": 0.5, "warnings": []}
+    page = {
+        "edits": [schur, control],
+        "removed": [removed | {"op": "schur"}, removed | {"op": "random"}],
+    }
+    assert tables.removed(page) == [
+        "recurrent schur (alpha 0.9, zero C→R CC): mass 0.5000",
+        "recurrent random (like recurrent schur (alpha 0.9, zero C→R CC), seed 3): mass 0.5000",
+    ]
+
+
 def test_a_bad_ablation_file_is_named(fake: FakeClient, capsys: Capture, tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_bytes(b"\xff")
@@ -245,3 +276,23 @@ def test_models_and_structure_are_tables_or_json(fake: FakeClient, capsys: Captu
     assert main(["structure", "--json"]) == 0
     targets = json.loads(capsys.readouterr().out)["targets"]
     assert targets[0]["spectrum"]["eigenvalues"] == [[1.5, 0.0]]
+
+
+def test_structure_draws_every_eigenvalue_into_a_file(fake: FakeClient, tmp_path: Path) -> None:
+    path = tmp_path / "spectra.svg"
+    assert main(["structure", "--plot", str(path)]) == 0
+    root = ElementTree.fromstring(path.read_text(encoding="utf-8"))
+    circles = list(root.iter("{http://www.w3.org/2000/svg}circle"))
+    assert [circle.get("class") for circle in circles] == ["u", "l", "R"]
+    rho, half = 1.5, 120
+    unit, boundary, dot = circles
+    assert float(dot.get("cx", "")) == pytest.approx(half * (1 + 1 / 1.08), abs=0.01)  # 1.5 = rho
+    assert float(unit.get("r", "")) == pytest.approx(half / (1.08 * rho), abs=0.01)
+    assert float(boundary.get("r", "")) < float(dot.get("cx", "")) - half
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_a_plot_without_a_square_target_is_refused() -> None:
+    page = Structure(model="small", targets=())
+    with pytest.raises(ValueError, match="found no square target in small"):
+        spectrum_plot(page)

@@ -31,6 +31,8 @@ def test_a_missing_server_is_explained(
         ["generate", "x", "y"],
         ["generate", "--max-tokens", "many"],
         ["ablate"],
+        ["ablate", "x", "--ablation", "{}", "--edit", "{}"],
+        ["trials", "--resamples", "many"],
         ["score"],
         ["score", "-", "--limit", "0"],
     ],
@@ -46,7 +48,7 @@ def run(code: str, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
-@pytest.mark.parametrize("words", [["--help"], ["generate", "--help"]])
+@pytest.mark.parametrize("words", [["--help"], ["generate", "--help"], ["trials", "--help"]])
 def test_help_loads_nothing_heavy(words: list[str]) -> None:
     code = """
 import sys

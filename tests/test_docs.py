@@ -25,6 +25,7 @@ NARROW: dict[str, Any] = {  # fields of requests: the part of what they take tha
     "tokens": IDS,
     "text": WORDS,
     "ablation": {"enum": [None, {"edits": []}, {"edits": [{"target": "readout", "op": "zero"}]}]},
+    "ablations": {"enum": [[{"edits": []}], [{"edits": [{"target": "readout", "op": "zero"}]}]]},
     "inputs": {"enum": [[FORCED], [FORCED | {"data": [[-1]]}]]},
     "outputs": {"enum": [[], [{"name": "tokens"}]]},
 }
@@ -107,7 +108,7 @@ def fuzz(server: Any, folder: Path, document: Any, *options: str) -> None:
     (folder / "schemathesis.toml").write_text("")  # or it would look for one further up
     run = [sys.executable, "-m", "schemathesis.cli", "run", str(folder / "docs.json")]
     run += ["--url", server.url, "--no-color", "--no-shrink", "--generation-deterministic"]
-    run += ["--max-time", "15", "--request-timeout", "30", "--warnings", "off", *options]
+    run += ["--max-time", "45", "--request-timeout", "30", "--warnings", "off", *options]
     found = subprocess.run(run, capture_output=True, text=True, cwd=folder)
     assert found.returncode == 0, found.stdout[-8000:] + found.stderr
     assert f"Tested: {len(operations(document))}" in found.stdout, found.stdout

@@ -1,7 +1,8 @@
 """The engine on the bundles that ship, driven tick by tick and by its own thread."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,12 @@ import pytest
 from numpy.typing import NDArray
 
 from serve.engine import Engine, Limits
-from serve.runtime import Bundle, load_bundles
+from serve.runtime import Bundle, Device, Session, load_bundles
 from serve.sampling import SamplingSettings
 from serve.settings import SHIPPED
+from serve.state_cache import StateCache
 from serve.stream import Life, Stream
+from serve.table import Table
 from serve.vocabulary import Vocabulary
 from serve.wire.errors import RequestError
 
@@ -21,8 +24,9 @@ PROMPT = "First Citizen:\nBefore we proceed"
 
 
 @pytest.fixture(scope="module")
-def bundles() -> dict[str, Bundle]:
-    return load_bundles([SHIPPED / name for name in NAMES], "cpu", 1)
+def bundles(for_device: Callable[[Path], Path], device: Device) -> dict[str, Bundle]:
+    folders = [for_device(SHIPPED / name) for name in NAMES]
+    return load_bundles(folders, device.kind, device.num_threads)
 
 
 @pytest.fixture(params=NAMES)
@@ -174,6 +178,8 @@ def test_a_run_that_fails_ends_its_own_group_only(
     engine: Engine, bundles: dict[str, Bundle]
 ) -> None:
     class Broken:
+        initial: dict[str, NDArray[Any]] = {}
+
         def run(self, feeds: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
             raise RuntimeError("out of memory")
 
@@ -183,6 +189,23 @@ def test_a_run_that_fails_ends_its_own_group_only(
     finish(engine, [broken, well])
     assert broken.error is not None and "out of memory" in broken.error.message
     assert well.error is None and len(collect(well)[0]) == 50
+
+
+def test_a_stream_starts_from_the_initial_state_of_its_session(
+    engine: Engine, bundle: Bundle
+) -> None:
+    state = bundle.states[0]
+    edited = {state.initial: np.full(state.shape, 0.25, np.float32)}
+    session = Session(bundle.folder, bundle.manifest, bundle.device, edited, initial=bundle.initial)
+    moved, plain = stream(bundle, session=session), stream(bundle)
+    table = Table(bundle, 2, StateCache(0))
+    for one in (moved, plain):
+        table.enter(one)
+    for name, value in (plain.session.initial | session.initial).items():
+        np.testing.assert_array_equal(table.slots.rows(moved.slot)[name], value)
+    np.testing.assert_array_equal(
+        table.slots.rows(plain.slot)[state.name], bundle.initial[state.name]
+    )
 
 
 def test_a_full_queue_refuses_all_of_a_request_and_takes_others_later(

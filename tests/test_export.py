@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from devices import tolerance
 from every_edit import edits_of, symmetries_of
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
@@ -99,14 +100,20 @@ class Exported:
     def every(self) -> int:
         return self.bundle.manifest.graph.correct_every
 
+    @property
+    def close(self) -> float:
+        return tolerance(self.bundle.device, CLOSE)
+
 
 @pytest.fixture(scope="module", params=TEXT_FAMILIES)
-def small(request: pytest.FixtureRequest, exported: Callable[[str], Path]) -> Exported:
+def small(
+    request: pytest.FixtureRequest, exported: Callable[[str], Path], device: Device
+) -> Exported:
     place = exported(request.param)
     checkpoint = find_checkpoint(place / "run")
     _, config, parameters, _ = read_checkpoint(checkpoint)
     model = restore_model(checkpoint, config, parameters)
-    bundle = Bundle(place / "bundle", CPU)
+    bundle = Bundle(place / "bundle", device)
     return Exported(request.param, place / "run", place / "bundle", model, model.weights(), bundle)
 
 
@@ -297,7 +304,8 @@ def test_native_kernels_and_bodies_write_the_same_text(
         "position": np.zeros(3, np.int64),
     }
     outputs = []
-    for session in (small.session, bodies(small, monkeypatch)):
+    native = Session(small.folder, small.bundle.manifest, CPU, {})
+    for session in (native, bodies(small, monkeypatch)):
         found, state, position = list[Arrays](), Arrays(), 0
         while position < 200:
             run = session.run(feeds | state | {"position": np.full(3, position)})
@@ -314,7 +322,7 @@ def test_stock_runtimes_run_it_where_none_of_our_code_is(
 ) -> None:
     feeds = make_feeds(small, 5, 9, 0)
     expected = bodies(small, monkeypatch).run(feeds)
-    assert largest_error(small.session.run(replayed(feeds, expected)), expected) <= CLOSE
+    assert largest_error(small.session.run(replayed(feeds, expected)), expected) <= small.close
     np.savez(tmp_path / "feeds.npz", **replayed(feeds, expected))  # type: ignore[arg-type]
     arguments = [small.folder / GRAPH_FILE, tmp_path / "feeds.npz", tmp_path / "out.npz"]
     done = subprocess.run(
@@ -391,7 +399,7 @@ def test_advance_equals_the_loop_of_torch_steps(small: Exported, B: int, K: int,
     found = small.session.run(feeds)
     active = np.arange(K)[:, None] < feeds["num_steps"]
     forced = feeds["forced"]
-    assert largest_error(found, torch_outputs(small, replayed(feeds, found))) <= CLOSE
+    assert largest_error(found, torch_outputs(small, replayed(feeds, found))) <= small.close
     assert (found["tokens"][~active] == -1).all()
     assert (found["tokens"][active & (forced >= 0)] == forced[active & (forced >= 0)]).all()
 
@@ -448,7 +456,7 @@ def test_a_correction_is_applied_where_it_is_due_and_nowhere_else(small: Exporte
     if small.model.correct_every or not small.every:
         assert same == ([False, False, True, True] if small.every == 16 else [True] * 4)
     else:  # in another place of its block a position adds in another order
-        assert same[2:] == [True, True] and largest_error(found, never) <= CLOSE
+        assert same[2:] == [True, True] and largest_error(found, never) <= small.close
 
 
 # Ablations are edits of effective weights by name
@@ -464,7 +472,7 @@ def test_every_edit_of_every_target_is_the_same_edit_in_torch(small: Exported) -
         found = small.bundle.variant(ablation).session.run(feeds)
         applied = apply_ablation(ablation, small.bundle.weights, small.bundle.manifest)
         expected = torch_outputs(small, feeds, applied.weights)
-        assert largest_error(found, expected) <= CLOSE, edit
+        assert largest_error(found, expected) <= small.close, edit
         assert largest_error(found, plain) > 10 * CLOSE, edit
 
 
@@ -475,8 +483,8 @@ def test_any_edit_of_any_weight_is_the_same_edit_in_torch(small: Exported) -> No
     for name in small.weights:
         value = small.bundle.weights[name]
         edited = {name: np.asarray(value + rng.normal(0.0, 0.1, value.shape), np.float32)}
-        found = Session(small.folder, small.bundle.manifest, CPU, edited).run(feeds)
-        assert largest_error(found, torch_outputs(small, feeds, edited)) <= CLOSE, name
+        found = Session(small.folder, small.bundle.manifest, small.bundle.device, edited).run(feeds)
+        assert largest_error(found, torch_outputs(small, feeds, edited)) <= small.close, name
         assert largest_error(found, plain) > 10 * CLOSE, name
 
 
@@ -492,7 +500,7 @@ def test_every_symmetry_moves_weights_and_no_output(small: Exported) -> None:
         session = small.bundle.variant(ablation).session
         moved = {f"state.{n}": np.stack([v] * 5) for n, v in session.initial.items()}
         found = session.run(feeds | moved)
-        assert largest_error({"logits": found["logits"]}, plain) <= CLOSE, edit
+        assert largest_error({"logits": found["logits"]}, plain) <= small.close, edit
 
 
 def test_the_empty_ablation_is_the_plain_session_and_unchanged_weights_its_bits(
@@ -502,7 +510,7 @@ def test_the_empty_ablation_is_the_plain_session_and_unchanged_weights_its_bits(
     empty = parse_ablation({"name": "nothing", "edits": []}, small.bundle.manifest)
     assert small.bundle.variant(empty).session is small.session
     same = {name: small.bundle.weights[name].copy() for name in small.weights}
-    twin = Session(small.folder, small.bundle.manifest, CPU, same)
+    twin = Session(small.folder, small.bundle.manifest, small.bundle.device, same)
     assert bits(twin.run(feeds)) == bits(small.session.run(feeds))
 
 

@@ -28,7 +28,6 @@ from serve.wire.errors import RequestError
 
 OSM, TANH = "osm-rnn-shakespeare", "tanh-rnn-shakespeare"
 MODELS = (OSM, TANH)
-CPU = Device("cpu", 1)
 ROOT = Path(__file__).parent.parent
 DATATYPES = {"float32": "FP32", "int64": "INT64"}
 Arrays = dict[str, NDArray[Any]]
@@ -156,9 +155,9 @@ def test_runs_with_carried_state_write_the_text_of_completions(
     assert write(infer, model, prompt, seeds, 50) == expected
 
 
-def test_what_is_left_out_has_the_value_that_the_page_says(server: Any) -> None:
+def test_what_is_left_out_has_the_value_that_the_page_says(server: Any, device: Device) -> None:
     infer, forced = over_grpc(server, raw=True), np.array([[3], [4]])
-    bundle = Bundle(SHIPPED / TANH, CPU)
+    bundle = Bundle(SHIPPED / TANH, device)
     every = {
         "state.h": bundle.initial["h"][None],
         "position": np.zeros(1, np.int64),
@@ -181,12 +180,12 @@ def test_what_is_left_out_has_the_value_that_the_page_says(server: Any) -> None:
 
 
 def test_a_model_of_a_task_takes_its_own_inputs(
-    exported_task: Callable[[str, str], Path], start_server: Any, tmp_path: Path
+    exported_task: Callable[[str, str], Path], start_server: Any, device: Device, tmp_path: Path
 ) -> None:
     folders = [exported_task(*pair) / "bundle" for pair in (("osm-rnn", "copy"), ("lru", "sine"))]
     with start_server(tmp_path, *map(str, folders)) as server:
         for folder in folders:
-            bundle = Bundle(folder, CPU)
+            bundle = Bundle(folder, device)
             inputs, K = bundle.trials.inputs[:, :3], bundle.manifest.graph.max_steps
             expected = run_trials(bundle.plain.session.run, bundle.manifest, bundle.initial, inputs)
             state, outputs = Arrays(), []

@@ -5,6 +5,8 @@ import copy
 import dataclasses
 import json
 import random
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -28,8 +30,10 @@ from serve.wire import torsor_pb2_grpc as rpc
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_runs_of_any_length_and_any_batch_write_the_same_bits(model: str) -> None:
-    whole = Bundle(SHIPPED / model, Device("cpu", 1))
+def test_runs_of_any_length_and_any_batch_write_the_same_bits(
+    for_device: Callable[[Path], Path], device: Device, model: str
+) -> None:
+    whole = Bundle(for_device(SHIPPED / model), device)
     forced = Vocabulary(whole.manifest.vocabulary).encode(ASK["prompt"], "prompt", "error")
     found = set()
     for K, num_others in ((1, 0), (3, 2), (7, 30), (16, 0), (16, 9)):

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from devices import CLOSE_ON_CUDA
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
@@ -39,9 +40,11 @@ from serve.runtime import (
     load_bundles,
 )
 from serve.settings import SHIPPED
+from serve.symmetry import act, draw
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]
+ForDevice = Callable[[Path], Path]
 
 CPU = Device("cpu", 1)
 SHIPS = sorted(path.parent.name for path in SHIPPED.glob("*/manifest.json"))
@@ -51,8 +54,8 @@ gpu = pytest.mark.skipif(not cuda_device_present(), reason="needs a CUDA device"
 
 
 @pytest.fixture(scope="module")
-def small(exported: Callable[[str], Path]) -> Bundle:
-    return Bundle(exported("tanh-rnn") / "bundle", CPU)
+def small(exported: Callable[[str], Path], for_device: ForDevice, device: Device) -> Bundle:
+    return Bundle(for_device(exported("tanh-rnn") / "bundle"), device)
 
 
 @pytest.fixture
@@ -62,8 +65,8 @@ def copy(small: Bundle, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module", params=SHIPS)
-def shipped(request: pytest.FixtureRequest) -> Bundle:
-    return Bundle(SHIPPED / request.param, CPU)
+def shipped(request: pytest.FixtureRequest, for_device: ForDevice, device: Device) -> Bundle:
+    return Bundle(for_device(SHIPPED / request.param), device)
 
 
 def make_feeds(bundle: Bundle, B: int, K: int, seed: int = 0) -> Arrays:
@@ -150,10 +153,10 @@ def test_shipped_chunks_and_long_runs_have_the_same_bits(
 
 
 def test_two_threads_have_the_bits_of_one(shipped: Bundle) -> None:
-    two = Session(shipped.folder, shipped.manifest, Device("cpu", 2), {})
+    one, two = (Session(shipped.folder, shipped.manifest, Device("cpu", n), {}) for n in (1, 2))
     for B in (1, 5, 64):
         feeds = make_feeds(shipped, B, 8)
-        assert bits(two.run(feeds)) == bits(shipped.plain.session.run(feeds))
+        assert bits(two.run(feeds)) == bits(one.run(feeds))
 
 
 def test_every_shipped_target_can_be_ablated(shipped: Bundle) -> None:
@@ -188,14 +191,16 @@ def test_cuda_runs_where_there_is_a_gpu(small: Bundle) -> None:
     bundle = load_bundles([small.folder], "cuda", 1)[small.name]
     assert bundle.plain.session.provider == "CUDAExecutionProvider"
     feeds = make_feeds(small, 4, 8) | {"forced": np.ones((8, 4), np.int64)}
-    found, expected = bundle.plain.session.run(feeds), small.plain.session.run(feeds)
-    assert np.abs(found["logits"] - expected["logits"]).max() <= 1e-4
+    on_cpu = Session(small.folder, small.manifest, CPU, {})
+    found, expected = bundle.plain.session.run(feeds), on_cpu.run(feeds)
+    assert np.abs(found["logits"] - expected["logits"]).max() <= CLOSE_ON_CUDA
 
 
 def test_the_cpu_is_the_cpu_with_as_many_threads_as_were_asked_for(small: Bundle) -> None:
     assert choose_device("cpu", 2) == Device("cpu", 2)
-    assert Device("cpu", 2).provider == small.plain.session.provider == "CPUExecutionProvider"
+    assert Device("cpu", 2).provider == "CPUExecutionProvider"
     assert Device("cuda", 1).provider == "CUDAExecutionProvider"
+    assert small.plain.session.provider == small.device.provider
 
 
 @no_gpu
@@ -377,8 +382,10 @@ def test_the_session_of_no_edits_is_the_plain_one(small: Bundle) -> None:
 
 def test_ablated_sessions_are_bounded_and_the_oldest_go_first(
     exported: Callable[[str], Path],
+    for_device: ForDevice,
+    device: Device,
 ) -> None:
-    bundle = Bundle(exported("tanh-rnn") / "bundle", CPU)
+    bundle = Bundle(for_device(exported("tanh-rnn") / "bundle"), device)
     recurrent = bundle.variant(zero("recurrent")).session
     bundle.sessions.max_bytes = bundle.sessions.num_bytes * 5 // 2  # two of them
     readout = bundle.variant(zero("readout")).session
@@ -392,8 +399,10 @@ def test_ablated_sessions_are_bounded_and_the_oldest_go_first(
     assert bits(again.run(feeds)) == bits(readout.run(feeds))
 
 
-def test_callers_at_the_same_time_share_one_session(exported: Callable[[str], Path]) -> None:
-    bundle = Bundle(exported("tanh-rnn") / "bundle", CPU)
+def test_callers_at_the_same_time_share_one_session(
+    exported: Callable[[str], Path], device: Device
+) -> None:
+    bundle = Bundle(exported("tanh-rnn") / "bundle", device)
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: bundle.variant(zero("input")).session, range(16)))
     assert len({id(session) for session in found}) == 1
@@ -406,10 +415,40 @@ def test_an_ablation_that_does_not_fit_is_refused_and_not_kept(small: Bundle) ->
     assert small.variant(zero("input")).report is not None
 
 
-@pytest.mark.parametrize("name", ["nowhere", "step_axis", "tokens", "num_steps", "initial.h"])
+@pytest.mark.parametrize("name", ["nowhere", "step_axis", "tokens", "num_steps"])
 def test_an_edit_of_what_is_no_external_weight_fails_loudly(small: Bundle, name: str) -> None:
     with pytest.raises(BundleError, match=f"{GRAPH_FILE}: the runtime can't load it"):
         Session(small.folder, small.manifest, CPU, {name: np.zeros(12, np.float32)})
+
+
+def test_a_session_has_the_initial_states_that_it_was_given_or_that_were_edited(
+    small: Bundle,
+) -> None:
+    assert list(small.plain.session.initial) == ["h"]
+    assert small.plain.session.initial["h"] is small.initial["h"]
+    ones = np.ones(12, np.float32)
+    session = Session(small.folder, small.manifest, CPU, {"initial.h": ones}, initial=small.initial)
+    assert session.initial == {"h": ones}
+    feeds = make_feeds(small, 4, 6)
+    assert bits(session.run(feeds)) == bits(small.plain.session.run(feeds))
+
+
+@pytest.mark.parametrize("family", ["osm-rnn", "osm-former"])
+def test_a_symmetry_of_all_that_a_bundle_holds_leaves_its_logits_as_they_are(
+    exported: Callable[[str], Path], family: str
+) -> None:
+    """The initial state and the subspace too, which the graph takes from nowhere."""
+    bundle = Bundle(exported(family) / "bundle", CPU)
+    assert bundle.manifest.symmetries
+    for symmetry in bundle.manifest.symmetries:
+        edited = act(symmetry, draw(symmetry, 0), bundle.weights)
+        session = Session(bundle.folder, bundle.manifest, CPU, edited, initial=bundle.initial)
+        feeds = make_feeds(bundle, 4, 6)
+        expected = bundle.plain.session.run(feeds)
+        feeds["forced"] = expected["tokens"]
+        feeds |= {f"state.{n}": np.stack([value] * 4) for n, value in session.initial.items()}
+        found = session.run(feeds)
+        np.testing.assert_allclose(found["logits"], expected["logits"], rtol=0.0, atol=2e-5)
 
 
 @pytest.mark.parametrize(
@@ -423,7 +462,7 @@ def test_an_edit_of_another_shape_or_type_fails_loudly(small: Bundle, value: Arr
 def test_a_session_keeps_its_edited_weights_alive(small: Bundle) -> None:
     feeds = make_feeds(small, 4, 6)
     edited = {"recurrent": small.weights["recurrent"] * np.float32(0.5)}
-    session = Session(small.folder, small.manifest, CPU, edited)
+    session = Session(small.folder, small.manifest, small.device, edited)
     before = bits(session.run(feeds))
     del edited
     gc.collect()

@@ -38,8 +38,9 @@ def manifest() -> Manifest:
 
 
 @pytest.fixture(scope="module")
-def bundles() -> dict[str, Bundle]:
-    return load_bundles([SHIPPED / name for name in NAMES], "cpu", 1)
+def bundles(for_device: Callable[[Path], Path], device: Device) -> dict[str, Bundle]:
+    folders = [for_device(SHIPPED / name) for name in NAMES]
+    return load_bundles(folders, device.kind, device.num_threads)
 
 
 def rotation() -> dict[str, Any]:
@@ -201,8 +202,13 @@ def test_a_stop_string_inside_a_run_leaves_the_state_right_behind_it(
 
 
 @pytest.mark.parametrize("family", ["transformer", "lightning", "osm-former", "rotrnn", "lstm"])
-def test_every_kind_of_state_can_be_saved(exported: Callable[[str], Path], family: str) -> None:
-    bundle = Bundle(exported(family) / "bundle", Device("cpu", 1))
+def test_every_kind_of_state_can_be_saved(
+    exported: Callable[[str], Path],
+    for_device: Callable[[Path], Path],
+    device: Device,
+    family: str,
+) -> None:
+    bundle = Bundle(for_device(exported(family) / "bundle"), device)
     engine, session = Engine([bundle]), bundle.plain.session
     whole = write(engine, Stream(bundle, session, np.zeros(0), max_tokens=60, seed=2))
     first = Stream(bundle, session, np.zeros(0), max_tokens=23, seed=2, saves=True)

@@ -112,8 +112,10 @@ def test_http_and_grpc_streaming_or_not_write_the_same_text(
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_the_engine_in_this_process_writes_the_same_text(server: Any, model: str) -> None:
-    bundle = Bundle(SHIPPED / model, Device("cpu", 1))
+def test_the_engine_in_this_process_writes_the_same_text(
+    server: Any, device: Device, model: str
+) -> None:
+    bundle = Bundle(SHIPPED / model, device)
     vocabulary, engine = Vocabulary(bundle.manifest.vocabulary), Engine([bundle])
     forced = vocabulary.encode(ASK["prompt"], "prompt", "error")
     limits = {"max_tokens": ASK["max_tokens"], "seed": ASK["seed"]}

@@ -16,6 +16,13 @@ def test_a_fresh_slot_holds_the_initial_state_whoever_had_it_before() -> None:
     np.testing.assert_array_equal(slots.rows(first)["H"], np.eye(2))
 
 
+def test_a_slot_may_start_from_another_state() -> None:
+    slots = table()
+    slot = slots.acquire({"H": np.full((2, 2), 7, np.float32)})
+    np.testing.assert_array_equal(slots.rows(slot)["H"], np.full((2, 2), 7.0))
+    np.testing.assert_array_equal(slots.rows(slots.acquire())["H"], np.eye(2))
+
+
 def test_a_released_slot_is_zeroed() -> None:
     slots = table()
     slot = slots.acquire()

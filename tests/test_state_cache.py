@@ -1,6 +1,8 @@
 """The cache of states: equal bits with and without it, a bound that holds, only whole states."""
 
 import re
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,7 +12,7 @@ import pytest
 from clients.grpc_client import GrpcClient
 from clients.http_client import HttpClient
 from serve.engine import Engine, Limits
-from serve.runtime import Bundle, load_bundles
+from serve.runtime import Bundle, Device, load_bundles
 from serve.settings import SHIPPED
 from serve.state_cache import CUTS, EVERY, UP_TO, Prefixes, StateCache
 from serve.stream import Life, Stream
@@ -19,8 +21,9 @@ NAMES = ("osm-rnn-shakespeare", "tanh-rnn-shakespeare")
 
 
 @pytest.fixture(scope="module")
-def bundles() -> dict[str, Bundle]:
-    return load_bundles([SHIPPED / name for name in NAMES], "cpu", 1)
+def bundles(for_device: Callable[[Path], Path], device: Device) -> dict[str, Bundle]:
+    folders = [for_device(SHIPPED / name) for name in NAMES]
+    return load_bundles(folders, device.kind, device.num_threads)
 
 
 def write(engine: Engine, found: Stream) -> tuple[list[int], list[float], int]:

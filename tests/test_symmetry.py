@@ -65,7 +65,7 @@ def make(name: str, sizes: dict[str, Any]) -> Model:
     generator = torch.Generator().manual_seed(1)
     model: Model = kind(kind.Config(input_size=V, output_size=output, **sizes), generator).double()
     for parameter in model.parameters():
-        parameter += 0.2 * torch.randn(parameter.shape, generator=generator, dtype=DOUBLE)
+        parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator, dtype=DOUBLE))
     return model
 
 

@@ -14,6 +14,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from devices import tolerance
 from every_edit import edits_of, symmetries_of
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
@@ -71,7 +72,6 @@ PAIRS = [
     ("osm-rnn", "list-ops"),
 ]
 WHOLE = ("sparse-xor", "sparse-xor")
-CPU = Device("cpu", 1)
 CLOSE = 1e-5  # |a - b| / (1 + |b|)
 SCORE_CLOSE = 1e-4
 
@@ -96,16 +96,22 @@ class Exported:
     def every(self) -> int:
         return self.bundle.manifest.graph.correct_every
 
+    @property
+    def close(self) -> float:
+        return tolerance(self.bundle.device, CLOSE)
+
 
 @pytest.fixture(scope="module", params=PAIRS, ids="-".join)
-def small(request: pytest.FixtureRequest, exported_task: Callable[[str, str], Path]) -> Exported:
+def small(
+    request: pytest.FixtureRequest, exported_task: Callable[[str, str], Path], device: Device
+) -> Exported:
     place = exported_task(*request.param)
     checkpoint = find_checkpoint(place / "run")
     _, config, parameters, _ = read_checkpoint(checkpoint)
     model = restore_model(checkpoint, config, parameters)
     task = make_task(Settings(**config["training"]), config["task"])
     assert isinstance(task, TrialTask)
-    bundle = Bundle(place / "bundle", CPU)
+    bundle = Bundle(place / "bundle", device)
     folders = place / "run", place / "bundle"
     return Exported(request.param, *folders, model, model.weights(), bundle, task)
 
@@ -190,8 +196,8 @@ def test_the_graph_passes_the_full_check_and_stock_runtimes_run_it(small: Export
         dict(zip(expected, room.run(list(expected), feeds), strict=True))
         for room in (stock, reference)
     )
-    assert largest_error(found, expected) <= CLOSE  # the bodies; ours may run kernels
-    assert largest_error(again, expected) <= CLOSE
+    assert largest_error(found, expected) <= small.close  # the bodies; ours may run kernels
+    assert largest_error(again, expected) <= small.close
 
 
 def test_weights_are_named_external_initialisers(small: Exported) -> None:
@@ -240,7 +246,8 @@ def test_exporting_twice_gives_the_same_bytes(small: Exported, tmp_path: Path) -
 def test_many_trials_are_a_choice_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = torch.arange(50.0).view(1, 50, 1).expand(4, 50, 1)
     part = Trials(numbers, numbers[:1, :, 0].long(), numbers[..., 0])
-    assert choose_trials(part) is part
+    assert choose_trials(part) is choose_trials(part, 50) is part
+    assert choose_trials(part, 3).inputs.shape == (4, 3, 1)
     monkeypatch.setattr(task_trials, "MAX_BYTES", 7 * (16 + 8 + 16) + 39)
     found, again = choose_trials(part), choose_trials(part)
     assert found.inputs.shape == (4, 7, 1) and found.targets.shape == (1, 7)
@@ -261,7 +268,7 @@ def test_advance_equals_the_loop_of_torch_steps(small: Exported, B: int, K: int,
     found, resting = small.session.run(feeds), np.arange(K)[:, None] >= feeds["num_steps"]
     expected = torch_outputs(small, feeds)
     assert set(found) <= set(expected)
-    assert largest_error(found, {name: expected[name] for name in found}) <= CLOSE
+    assert largest_error(found, {name: expected[name] for name in found}) <= small.close
     assert (found["outputs"][resting] == 0.0).all()
     for state in small.bundle.states:
         rested = feeds["num_steps"] == 0
@@ -333,8 +340,8 @@ def test_every_edit_of_every_target_changes_outputs_as_it_does_in_torch(small: E
         found = small.bundle.variant(ablation).session.run(feeds)
         applied = apply_ablation(ablation, small.bundle.weights, small.bundle.manifest)
         expected = torch_outputs(small, feeds, applied.weights)
-        assert largest_error(found, {name: expected[name] for name in found}) <= CLOSE, edit
-        assert largest_error(found, plain) > CLOSE, edit
+        assert largest_error(found, {name: expected[name] for name in found}) <= small.close, edit
+        assert largest_error(found, plain) > small.close, edit
 
 
 def test_every_symmetry_moves_weights_and_no_output(small: Exported) -> None:
@@ -349,7 +356,7 @@ def test_every_symmetry_moves_weights_and_no_output(small: Exported) -> None:
         session = small.bundle.variant(ablation).session
         moved = {f"state.{n}": np.stack([v] * 5) for n, v in session.initial.items()}
         found = session.run(feeds | moved)
-        assert largest_error({"outputs": found["outputs"]}, plain) <= CLOSE, edit
+        assert largest_error({"outputs": found["outputs"]}, plain) <= small.close, edit
 
 
 def test_the_empty_ablation_is_the_plain_session_and_unchanged_weights_its_bits(
@@ -359,7 +366,7 @@ def test_the_empty_ablation_is_the_plain_session_and_unchanged_weights_its_bits(
     empty = parse_ablation({"name": "nothing", "edits": []}, small.bundle.manifest)
     assert small.bundle.variant(empty).session is small.session
     same = {name: small.bundle.weights[name].copy() for name in small.weights}
-    twin = Session(small.folder, small.bundle.manifest, CPU, same)
+    twin = Session(small.folder, small.bundle.manifest, small.bundle.device, same)
     assert bits(twin.run(feeds)) == bits(small.session.run(feeds))
 
 

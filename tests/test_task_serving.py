@@ -20,15 +20,17 @@ from serve.wire import torsor_pb2_grpc as rpc
 from serve.wire.errors import RequestError
 
 TEXT = "tanh-rnn-shakespeare"
-CPU = Device("cpu", 1)
+OSM_TARGETS = {"mixing", "prototypes", "input"}
 ABLATION = {"edits": [{"target": "mixing", "op": "identity"}]}
 
 
 @pytest.fixture(scope="module")
-def folders(exported_task: Callable[[str, str], Path]) -> list[Path]:
+def folders(
+    exported_task: Callable[[str, str], Path], for_device: Callable[[Path], Path]
+) -> list[Path]:
     """The first of them of a task."""
     pairs = [("osm-rnn", "copy"), ("sparse-xor", "sparse-xor")]
-    return [*(exported_task(*pair) / "bundle" for pair in pairs), SHIPPED / TEXT]
+    return [*(for_device(exported_task(*pair) / "bundle") for pair in pairs), SHIPPED / TEXT]
 
 
 @pytest.fixture(scope="module")
@@ -113,8 +115,10 @@ def test_text_asked_of_no_model_comes_from_the_first_of_text(mixed: Any) -> None
             client.complete("R", model="small-copy", max_tokens=1)
 
 
-def test_a_server_of_tasks_alone_says_that_it_holds_no_text(folders: list[Path]) -> None:
-    bundle = Bundle(folders[0], CPU)
+def test_a_server_of_tasks_alone_says_that_it_holds_no_text(
+    folders: list[Path], device: Device
+) -> None:
+    bundle = Bundle(folders[0], device)
     host = Host({bundle.name: bundle})
     host.start()
     try:

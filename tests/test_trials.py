@@ -23,13 +23,12 @@ from train.tasks.task import make_task, task_names
 from train.tasks.trial_task import TrialTask
 
 Array = NDArray[Any]
-CPU = Device("cpu", 1)
 GENERATED = sorted(set(task_names()) - {"text", "mnist", "spoken-digits"})
 
 
 @pytest.fixture(scope="module")
-def small(exported_task: Any) -> Bundle:
-    return Bundle(exported_task("osm-rnn", "copy") / "bundle", CPU)
+def small(exported_task: Any, for_device: Any, device: Device) -> Bundle:
+    return Bundle(for_device(exported_task("osm-rnn", "copy") / "bundle"), device)
 
 
 def spec_of(bundle: Bundle, **changes: Any) -> TaskSpec:
@@ -152,13 +151,13 @@ def test_trials_are_read_when_they_are_asked_for(small: Bundle, tmp_path: Path) 
         (tmp_path / name).write_bytes((small.folder / name).read_bytes())
     (tmp_path / TRIALS_FILE).write_bytes(b"no safetensors file")
     reseal(tmp_path, small.manifest)
-    bundle = Bundle(tmp_path, CPU)
+    bundle = Bundle(tmp_path, small.device)
     with pytest.raises(BundleError, match=f"{TRIALS_FILE}: not a safetensors file"):
         assert bundle.trials
     arrays = load_file(small.folder / TRIALS_FILE)
     save_file({name: value[:7] for name, value in arrays.items()}, tmp_path / TRIALS_FILE)
     reseal(tmp_path, small.manifest)
-    assert Bundle(tmp_path, CPU).trials.inputs.shape[0] == 7
+    assert Bundle(tmp_path, small.device).trials.inputs.shape[0] == 7
 
 
 def test_the_names_of_the_file_are_those_that_training_uses() -> None:

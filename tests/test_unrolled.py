@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from devices import tolerance
 from numpy.typing import NDArray
 
 from export.__main__ import main
@@ -29,7 +30,6 @@ from serve.runtime import Bundle, Device, Session
 
 Arrays = dict[str, NDArray[Any]]
 
-CPU = Device("cpu", 1)
 BUCKETS = (1, 4, 16, 64, 256)  # the batch sizes that a GPU would capture
 CLOSE = 1e-6
 FAMILIES = ("osm-rnn", "osm-former", "transformer")
@@ -40,12 +40,13 @@ def bundle(
     request: pytest.FixtureRequest,
     exported: Callable[[str], Path],
     tmp_path_factory: pytest.TempPathFactory,
+    device: Device,
 ) -> Bundle:
     """A small bundle with the unrolled form beside its graph."""
     place = tmp_path_factory.mktemp("unrolled") / "bundle"
     shutil.copytree(exported(request.param) / "bundle", place)
     assert write_unrolled(place)
-    return Bundle(place, CPU)
+    return Bundle(place, device)
 
 
 def make_feeds(bundle: Bundle, B: int, K: int) -> Arrays:
@@ -65,13 +66,14 @@ def make_feeds(bundle: Bundle, B: int, K: int) -> Arrays:
 
 @pytest.mark.parametrize("K", [1, 9, 16])
 def test_it_computes_what_the_loop_does(bundle: Bundle, K: int) -> None:
-    unrolled = Session(bundle.folder, bundle.manifest, CPU, {}, unrolled=True)
+    unrolled = Session(bundle.folder, bundle.manifest, bundle.device, {}, unrolled=True)
+    close = tolerance(bundle.device, CLOSE)
     for B in BUCKETS:
         feeds = make_feeds(bundle, B, K)
         expected, found = bundle.plain.session.run(feeds), unrolled.run(feeds)
         np.testing.assert_array_equal(found["tokens"], expected["tokens"])
         assert {n: v.shape for n, v in found.items()} == {n: v.shape for n, v in expected.items()}
-        assert largest_error(found, expected) <= CLOSE
+        assert largest_error(found, expected) <= close
 
 
 def test_there_is_no_loop_and_no_branch_but_the_samplers(bundle: Bundle) -> None:
@@ -80,7 +82,7 @@ def test_there_is_no_loop_and_no_branch_but_the_samplers(bundle: Bundle) -> None
 
 
 def test_a_server_finds_in_it_what_the_manifest_says(bundle: Bundle) -> None:
-    unrolled = Session(bundle.folder, bundle.manifest, CPU, {}, unrolled=True)
+    unrolled = Session(bundle.folder, bundle.manifest, bundle.device, {}, unrolled=True)
     check_graph(bundle.folder, bundle.manifest, *unrolled.interface())
 
 
@@ -88,11 +90,12 @@ def test_edits_reach_it_too(bundle: Bundle) -> None:
     target = bundle.manifest.targets[0]
     edited = {target.weight: np.zeros_like(bundle.weights[target.weight])}
     feeds = make_feeds(bundle, 4, 16)
-    loop = Session(bundle.folder, bundle.manifest, CPU, edited, unrolled=False)
-    unrolled = Session(bundle.folder, bundle.manifest, CPU, edited, unrolled=True)
+    loop = Session(bundle.folder, bundle.manifest, bundle.device, edited, unrolled=False)
+    unrolled = Session(bundle.folder, bundle.manifest, bundle.device, edited, unrolled=True)
     expected = loop.run(feeds)
-    assert largest_error(unrolled.run(feeds), expected) <= CLOSE
-    assert largest_error(bundle.plain.session.run(feeds), expected) > CLOSE
+    close = tolerance(bundle.device, CLOSE)
+    assert largest_error(unrolled.run(feeds), expected) <= close
+    assert largest_error(bundle.plain.session.run(feeds), expected) > close
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,9 @@ LIMIT_OF = {  # a field's largest value or length
     "max_tokens": "max_tokens",
     "n": "max_choices",
     "logprobs": "max_logprobs",
+    "top": "max_top",
+    "resamples": "max_resamples",
+    "controls": "max_controls",
 }
 
 
@@ -30,6 +33,11 @@ def explain(error: ValidationError) -> RequestError:
         expected = f"at {'most' if 'max_length' in bounds else 'least'} {[*bounds.values()][0]}"
         found = f"found {len(first['input'])} characters, expected {expected}"
         return invalid(field, found + _limit_name(field, first["type"]))
+    if first["type"] in ("too_long", "too_short"):
+        bounds = first["ctx"]
+        most, least = bounds.get("max_length"), bounds.get("min_length")
+        expected = f"at most {most}" if most is not None else f"at least {least}"
+        return invalid(field, f"found {len(first['input'])} entries, expected {expected}")
     found = f"{first['input']!r:.80}"
     expected = first["msg"].removeprefix("Input should be ")
     remedy = "; the server honours nothing else" if first["type"] == "literal_error" else ""

@@ -75,14 +75,6 @@ class StructurePage(BaseModel):
     symmetries: list[SymmetryPage]
 
 
-class SchemaPage(BaseModel):
-    """`GET /v1/ablations/schema`: the JSON Schema of an ablation."""
-
-    title: str
-    type: str
-    properties: Json
-
-
 class LimitsPage(BaseModel):
     """`GET /v1/limits`: seconds and counts by name; and those of the key that asks."""
 
@@ -155,26 +147,6 @@ class PairPage(BaseModel):
     usage: UsagePage
     baseline: BranchPage
     ablated: BranchPage
-
-
-class BranchScorePage(BaseModel):
-    """The score of one branch; `logprobs` where detail was asked for."""
-
-    bpc: float
-    logprobs: list[float] = []
-
-
-class ScorePage(BaseModel):
-    """`POST /v1/ablations/score`."""
-
-    model: str
-    num_characters: int
-    baseline: BranchScorePage
-    ablated: BranchScorePage | None
-    delta_bpc: float | None
-    mean_kl: float | None
-    kl: list[float] | None
-    ablation: Json | None
 
 
 class TokenizerPage(BaseModel):

@@ -10,6 +10,34 @@ Scores = dict[str, float | None]  # null: not finite
 Bounds = dict[str, list[float] | None]  # lower and upper end; null: undefined
 
 
+class SchemaPage(BaseModel):
+    """`GET /v1/ablations/schema`: the JSON Schema of an ablation."""
+
+    title: str
+    type: str
+    properties: Json
+
+
+class BranchScorePage(BaseModel):
+    """The score of one branch; `logprobs` where detail was asked for."""
+
+    bpc: float
+    logprobs: list[float] = []
+
+
+class ScorePage(BaseModel):
+    """`POST /v1/ablations/score`."""
+
+    model: str
+    num_characters: int
+    baseline: BranchScorePage
+    ablated: BranchScorePage | None
+    delta_bpc: float | None
+    mean_kl: float | None
+    kl: list[float] | None
+    ablation: Json | None
+
+
 class ProbabilityPage(BaseModel):
     """A character that may come next."""
 

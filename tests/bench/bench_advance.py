@@ -1,6 +1,6 @@
 """Characters per second: `advance` in ONNX Runtime against a loop of torch steps, in one run.
 
-    python tests/bench/bench_advance.py [BUNDLE ...] [--quick] [--json FILE]
+    python tests/bench/bench_advance.py [BUNDLE ...] [--quick] [--json FILE] [--device cuda]
 
 First an `osm-rnn` on SO(16) whose random tokens turn as far as trained ones, then the bundles, the
 shipped ones where none is named. One thread each. CPU seconds count, rounds alternate between the
@@ -8,14 +8,19 @@ forms, and the best of each counts, so that a busy machine slows all alike. The 
 plain form: eager, `torch.linalg.matrix_exp`, sampling by `torch.multinomial`. `bodies` is `advance`
 without the native kernels. The share of SGEMM counts the model's own operations: its products,
 those of the exponential's polynomial, and its squarings in the mean over random characters.
+
+On CUDA the torch loop runs there, `advance` is the form without a loop, as served, and its times
+include the way of its inputs and outputs to the device and back.
 """
 
 import argparse
+import copy
+import dataclasses
 import json
 import math
 import os
+import shutil
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,15 +30,17 @@ import numpy as np
 import onnxruntime
 import torch
 from numpy.typing import NDArray
+from where import Where, add_option, chosen
 
 import train.matrix_exp
 from export.bundle import INITIAL, probe_angle
 from export.graph import build_advance
 from export.matrix_exp import body_squarings
+from export.unrolled import write_unrolled
 from export.weights import set_weights, write_weights
-from serve.manifest import GRAPH_FILE, WEIGHTS_FILE
+from serve.manifest import GRAPH_FILE, UNROLLED_FILE, WEIGHTS_FILE
 from serve.native.build import build
-from serve.native.library import Library
+from serve.native.library import Library, load_cuda, status_cuda
 from serve.runtime import Bundle, Device
 from serve.settings import SHIPPED
 from train.mixing import mix
@@ -68,41 +75,56 @@ def main() -> None:
     parser.add_argument("bundles", nargs="*", type=Path)
     parser.add_argument("--quick", action="store_true", help="fewer rounds, under 40 s")
     parser.add_argument("--json", type=Path, help="write the figures as one flat object")
+    add_option(parser)
     options = parser.parse_args()
+    where = chosen(parser, options.device)
     torch.set_num_threads(1)
     rounds, figures = 3 if options.quick else 30, dict[str, float]()
-    library = Library(build())
+    library, level = find_kernels(where)
     os.environ["TORSOR_NATIVE"] = "off"  # for torch, which asks for it later
     train.matrix_exp._exact_exp = train.matrix_exp.matrix_exp_reference
+    print(where.line(level))
     print(
         f"{'model':24} {'streams':>7} {'torch/s':>9} {'bodies/s':>9} {'native/s':>9} {'ratio':>6}"
     )
     with tempfile.TemporaryDirectory() as folder:
-        subject = untrained(Path(folder))
-        measure(subject, library, rounds, figures)
-    for place in options.bundles or sorted(p.parent for p in SHIPPED.glob("*/manifest.json")):
-        measure(shipped(place), library, rounds, figures)
+        subjects = [untrained(Path(folder))]
+        places = options.bundles or sorted(p.parent for p in SHIPPED.glob("*/manifest.json"))
+        subjects += map(shipped, places)
+        for subject in subjects:
+            here = subject if where.kind == "cpu" else without_loop(subject, Path(folder))
+            measure(here, library, rounds, figures, where)
     if options.json:
         options.json.write_text(json.dumps(figures, indent=1))
 
 
+def find_kernels(where: Where) -> tuple[Path, str]:
+    """The library of the native kernels there, and what they are in words."""
+    if where.kind == "cpu":
+        library = Library(build())
+        return library.path, f"native ({library.level})"
+    if (path := load_cuda()) is None:
+        raise SystemExit(f"bench_advance: {status_cuda()}")
+    return path, "native (cuda)"
+
+
 def measure(
-    subject: Subject, library: Library | None, rounds: int, figures: dict[str, float]
+    subject: Subject, library: Path, rounds: int, figures: dict[str, float], where: Where
 ) -> None:
     """Rows of one model."""
     for B in BATCHES:
         forms: dict[str, Work] = {
-            "torch": torch_run(subject, B),
-            "bodies": advance_run(subject, None, B),
-            "native": advance_run(subject, library, B),
-            "sgemm": sgemm_run(),
+            "torch": torch_run(subject, B, where),
+            "bodies": advance_run(subject, None, B, where),
+            "native": advance_run(subject, library, B, where),
+            "sgemm": sgemm_run(where),
         }
         best = dict.fromkeys(forms, math.inf)
         for form in forms.values():
             form()
         for _ in range(rounds):
             for name, form in forms.items():
-                best[name] = min(best[name], elapsed(form))
+                best[name] = min(best[name], elapsed(form, where))
         _tell(subject, B, best, figures)
 
 
@@ -176,16 +198,23 @@ def shipped(folder: Path) -> Subject:
     return Subject(bundle.name, key, model, weights, folder / GRAPH_FILE)
 
 
-def advance_run(subject: Subject, library: Library | None, B: int) -> Work:
+def without_loop(subject: Subject, folder: Path) -> Subject:
+    """The model in the form that runs on CUDA, where its graph has a loop."""
+    place = Path(tempfile.mkdtemp(dir=folder))
+    for name in (GRAPH_FILE, WEIGHTS_FILE):
+        shutil.copy(subject.graph.parent / name, place)
+    graph = place / (UNROLLED_FILE if write_unrolled(place) else GRAPH_FILE)
+    return dataclasses.replace(subject, graph=graph)
+
+
+def advance_run(subject: Subject, library: Path | None, B: int, where: Where) -> Work:
     """One run of `advance` that samples K characters of B streams."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.enable_mem_pattern = False
     if library is not None:
-        options.register_custom_ops_library(str(library.path))
-    session = onnxruntime.InferenceSession(
-        subject.graph, options, providers=["CPUExecutionProvider"]
-    )
+        options.register_custom_ops_library(str(library))
+    session = where.session(subject.graph, options)
     size, K = subject.model.config.output_size, STEPS
     state = subject.model.init_state(B)
     feeds = {f"state.{name}": value.contiguous().numpy() for name, value in state.items()} | {
@@ -201,9 +230,10 @@ def advance_run(subject: Subject, library: Library | None, B: int) -> Work:
     return lambda: session.run(None, feeds)
 
 
-def torch_run(subject: Subject, B: int) -> Work:
+def torch_run(subject: Subject, B: int, where: Where) -> Work:
     """The same in torch: readout, sample, update."""
-    model, weights = subject.model, subject.weights
+    model = copy.deepcopy(subject.model).to(where.kind)
+    weights = {name: value.to(where.kind) for name, value in subject.weights.items()}
 
     @torch.no_grad()
     def run() -> None:
@@ -215,17 +245,17 @@ def torch_run(subject: Subject, B: int) -> Work:
     return run
 
 
-def sgemm_run() -> Work:
+def sgemm_run(where: Where) -> Work:
     """A product of two float32 matrices, by torch's own library."""
-    X = torch.rand(SGEMM, SGEMM)
+    X = torch.rand(SGEMM, SGEMM, device=where.kind)
     return lambda: X @ X
 
 
-def elapsed(work: Work) -> float:
-    """CPU seconds of one call."""
-    started = time.process_time()
+def elapsed(work: Work, where: Where) -> float:
+    """Seconds of one call."""
+    started = where.now()
     work()
-    return time.process_time() - started
+    return where.now() - started
 
 
 if __name__ == "__main__":

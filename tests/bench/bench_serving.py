@@ -1,6 +1,6 @@
 """Serving: `torsor serve` over HTTP and gRPC beside three usual ways to serve the same weights.
 
-    python tests/bench/bench_serving.py [--quick] [--json FILE]
+    python tests/bench/bench_serving.py [--quick] [--json FILE] [--device cuda]
 
 | row        | what it is (peers/)                                                                |
 |------------|------------------------------------------------------------------------------------|
@@ -18,6 +18,9 @@ seconds from the request; gaps: between what arrives on one stream. `share` comp
 without a network (engine_rate.py). Memory is read while 1,000 streams run and wait. While one
 server is measured the others stand still. BentoML's share of the start is that of an empty service,
 in CPU seconds. With --quick all servers start at once, which slows each.
+
+On CUDA every server has the GPU, ours the form of `advance` without a loop; servers that stand
+still keep their memory there. Figures per CPU second are then of what the CPU does beside it.
 """
 
 import argparse
@@ -34,6 +37,9 @@ from typing import Any
 
 from load import ALL_OPEN
 from servers import KINDS, ROOT, Server, alone, missing, running, start, wait_ready
+from where import Where, add_option, chosen, unrolled_copy
+
+from serve.settings import SHIPPED, Settings
 
 WAYS = {"http": "torsor", "grpc": "torsor"} | {n: n for n in ("fastapi", "litserve", "bentoml")}
 TYPICAL = {  # characters a second: of one stream, of many; texts get their length by it
@@ -47,6 +53,8 @@ TYPICAL_ENGINE = 100_000  # of the engine without a network; where it is slower,
 SHORTEST = 16
 STREAMS = (64, 1, 16, 256)
 ENOUGH_S = 150.0  # after which no row is measured again
+CLOCKS = "by the clock and per CPU second"
+MODEL = "osm-rnn-shakespeare"
 MANY = 64  # streams that the ratios are of
 MEMORY_STREAMS = 1000
 MEMORY_CHARACTERS = 20_000  # a stream; they are cut off before
@@ -93,12 +101,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="64 streams only, under 40 s")
     parser.add_argument("--json", type=Path, help="write the figures as one flat object")
+    add_option(parser)
     options = parser.parse_args()
+    where = chosen(parser, options.device)
     rounds = "1" if options.quick else "4"
-    engine = json.loads(script("engine_rate.py", "--streams", str(MANY), "--rounds", rounds))
     figures: Figures = {}
     with tempfile.TemporaryDirectory() as folder, running() as servers:
-        found = start_all(Path(folder), servers, options.quick)
+        bundles = with_unrolled(where, Path(folder))
+        model = str(bundles.get(MODEL, MODEL))
+        sizes = ("--streams", str(MANY), "--rounds", rounds)
+        at = ("--device", where.kind, "--model", model)
+        engine = json.loads(script("engine_rate.py", *sizes, *at))
+        served = tuple(bundles.values())
+        found = start_all(Path(folder), servers, options.quick, where, served)
+        print(where.line(kernels_of(found["torsor"]), Settings().num_threads, CLOCKS))
         ours, empty = found["torsor"], found["empty"]
         figures["serving.ready_s"] = ours.ready_s
         figures["serving.ready_cpu_s"] = ours.ready_cpu_s
@@ -118,7 +134,26 @@ def main() -> None:
         options.json.write_text(json.dumps(figures, indent=1))
 
 
-def start_all(folder: Path, servers: list[Server], quick: bool) -> dict[str, Server]:
+def with_unrolled(where: Where, folder: Path) -> dict[str, Path]:
+    """What we serve by name: the models that ship with the form for CUDA; on the CPU as they are.
+
+    There nothing is named, since that is what our server takes by itself.
+    """
+    if where.kind == "cpu":
+        return {}
+    shipped = sorted(path.parent for path in SHIPPED.glob("*/manifest.json"))
+    return {path.name: unrolled_copy(path, folder / path.name) for path in shipped}
+
+
+def kernels_of(server: Server) -> str:
+    """What runs our operators on our server, in its own words."""
+    models = json.loads(server.page("/readyz"))["models"]
+    return ", ".join(sorted({str(model["kernels"]) for model in models}))
+
+
+def start_all(
+    folder: Path, servers: list[Server], quick: bool, where: Where, bundles: tuple[Path, ...]
+) -> dict[str, Server]:
     """Every server that can be started here, by name."""
     kinds = {name: kind for name, kind in KINDS.items() if not missing(kind)}
     for name in KINDS.keys() - kinds.keys():
@@ -126,7 +161,7 @@ def start_all(folder: Path, servers: list[Server], quick: bool) -> dict[str, Ser
     first = () if quick else ("empty", "torsor")  # the others would slow them
     found = dict[str, Server]()
     for batch in (*([name] for name in first), [name for name in kinds if name not in first]):
-        fresh = [start(kinds[name], folder) for name in batch]
+        fresh = [start(kinds[name], folder, where.kind, bundles) for name in batch]
         servers += fresh
         for server in fresh:
             wait_ready(server)

@@ -1,6 +1,6 @@
 """Characters per second of the engine without a network, and of bare runs of `advance`.
 
-    python tests/bench/engine_rate.py [--streams 64] [--rounds 3]
+    python tests/bench/engine_rate.py [--streams 64] [--rounds 3] [--device cuda]
 
 In a process of its own, so that nothing else has started threads there. Prints one JSON object:
 characters per second by the clock (`engine`, `advance`) and per CPU second (`engine_cpu`,
@@ -21,6 +21,7 @@ from serve.runtime import Bundle, choose_device
 from serve.settings import SHIPPED, Settings
 from serve.stream import Stream
 
+MODEL = "osm-rnn-shakespeare"
 READ_S = 0.005  # between looks at what has arrived
 
 
@@ -39,9 +40,10 @@ def main() -> int:
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--characters", type=int, default=1024, help="a stream and round")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--model", default="osm-rnn-shakespeare")
+    parser.add_argument("--model", default=MODEL, help="one that ships, or a bundle's folder")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options = parser.parse_args()
-    bundle = Bundle(SHIPPED / options.model, choose_device("cpu", Settings().num_threads))
+    bundle = Bundle(SHIPPED / options.model, choose_device(options.device, Settings().num_threads))
     engine_runs, advance_runs = list[Rate](), list[Rate]()
     for _ in range(options.rounds + 1):  # the first one warms up
         engine_runs.append(engine_run(bundle, options.streams, options.characters))

@@ -140,8 +140,8 @@ def tell(pids: list[int], number: int) -> None:
             os.kill(pid, number)
 
 
-def start(kind: Kind, folder: Path) -> Server:
-    """Start a server; `wait_ready` says when it can be used."""
+def start(kind: Kind, folder: Path, device: str = "cpu", bundles: tuple[Path, ...] = ()) -> Server:
+    """Start a server; `wait_ready` says when it can be used. Only ours takes bundles."""
     port, grpc_port = free_port(), free_port()
     home = folder / f"bentoml-{kind.name}"
     home.mkdir(exist_ok=True)
@@ -150,10 +150,13 @@ def start(kind: Kind, folder: Path) -> Server:
         "BENTOML_DO_NOT_TRACK": "True",
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": str(ROOT),
+        "TORSOR_BENCH_DEVICE": device,  # for the peers
     }
-    if kind.name != "torsor":
-        environment["TORSOR_NATIVE"] = "off"  # peers are what they are without us
     command = [part.format(port=port, grpc=grpc_port) for part in kind.command]
+    if kind.name == "torsor":
+        command += ["--device", device, *map(str, bundles)]
+    else:
+        environment["TORSOR_NATIVE"] = "off"  # peers are what they are without us
     log = folder / f"{kind.name}.log"
     with log.open("wb") as output:
         process = subprocess.Popen(

@@ -2,9 +2,10 @@
 
     python tests/bench/session_memory.py [BUNDLE] [--sessions 100] [--streams 256]
 
-In a process of its own, since memory that was freed before hides what is taken. Every weight that
-can be edited is. Prints one JSON object of KiB a session: `made`, after all were made; `used`, after
-that many streams wrote 48 characters on each; `estimate`, by serve/session_bytes.py.
+In a process of its own, since memory that was freed before hides what is taken; what is freed isn't
+given back, so the more sessions, the truer. Every weight that can be edited is. Prints one JSON
+object of KiB a session: `made`, after all were made; `used`, after that many streams wrote 48
+characters on each; `estimate`, by serve/session_bytes.py.
 """
 
 import argparse

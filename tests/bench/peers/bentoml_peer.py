@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncGenerator
+from typing import Any
 
 import bentoml
 import numpy as np
@@ -19,6 +20,7 @@ from safetensors.numpy import load_file
 from serve.manifest import GRAPH_FILE, WEIGHTS_FILE, read_manifest
 from serve.settings import SHIPPED
 
+ON_CUDA = os.environ.get("TORSOR_BENCH_DEVICE") == "cuda"
 BUNDLE = SHIPPED / os.environ.get("TORSOR_BENCH_MODEL", "osm-rnn-shakespeare")
 
 
@@ -30,8 +32,12 @@ class Writer:
         manifest, tensors = read_manifest(BUNDLE), load_file(BUNDLE / WEIGHTS_FILE)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
+        providers: list[Any] = ["CPUExecutionProvider"]
+        if ON_CUDA:
+            onnxruntime.preload_dlls()
+            providers.insert(0, ("CUDAExecutionProvider", {"use_tf32": "0"}))
         self.session = onnxruntime.InferenceSession(
-            BUNDLE / GRAPH_FILE, options, providers=["CPUExecutionProvider"]
+            BUNDLE / GRAPH_FILE, options, providers=providers
         )
         self.vocabulary, self.generator = manifest.vocabulary, np.random.default_rng()
         self.initial = {f"state.{s.name}": tensors[s.initial][None] for s in manifest.states}

@@ -15,6 +15,7 @@ from serve.manifest import WEIGHTS_FILE, read_manifest
 from serve.settings import SHIPPED
 from train.model import State, family
 
+DEVICE = os.environ.get("TORSOR_BENCH_DEVICE", "cpu")
 BUNDLE = SHIPPED / os.environ.get("TORSOR_BENCH_MODEL", "osm-rnn-shakespeare")
 
 
@@ -25,8 +26,9 @@ class TorchStep:
         torch.set_num_threads(1)
         manifest, tensors = read_manifest(folder), load_file(folder / WEIGHTS_FILE)
         kind = family(manifest.family)
-        self._model = kind(kind.Config(**manifest.config)).requires_grad_(False).eval()
-        self._weights = {name: tensors[name] for name in self._model.weights()}
+        model = kind(kind.Config(**manifest.config)).requires_grad_(False).eval()
+        self._model = model.to(DEVICE)
+        self._weights = {name: tensors[name].to(DEVICE) for name in model.weights()}
         self.vocabulary = manifest.vocabulary
 
     @torch.inference_mode()
