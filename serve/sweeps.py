@@ -131,10 +131,7 @@ class Sweeps:
                     await news.wait()
             except TimeoutError:
                 yield None
-        raise RequestError(
-            "unavailable",
-            f"the server is shutting down; the next one on {self._folder} goes on with this sweep",
-        )
+        raise self._leaving()
 
     async def cancel(self, name: str, key: Key | None) -> dict[str, Json]:
         """End a sweep, whose points stay, or forget one that has ended: `deleted` says which."""
@@ -199,7 +196,7 @@ class Sweeps:
     async def _opened(self, make: bool = False) -> Any:
         """The store; None where nothing has been kept yet, unless it is to be made."""
         if self._stopping:
-            raise RequestError("unavailable", "the server is shutting down; try another one")
+            raise self._leaving()
         if self._store is None and (make or (self._folder / FILE).exists()):
             self._store = await self._do(self._open)
         return self._store
@@ -217,8 +214,14 @@ class Sweeps:
         try:
             work = loop.run_in_executor(self._thread, function, *arguments)
         except RuntimeError:  # the thread takes nothing more
-            raise RequestError("unavailable", "the server is shutting down") from None
+            raise self._leaving() from None
         return await asyncio.shield(work)
+
+    def _leaving(self) -> RequestError:
+        return RequestError(
+            "unavailable",
+            f"the server is shutting down; the next one on {self._folder} goes on with its sweeps",
+        )
 
     def _tell(self) -> None:
         news, self._news = self._news, asyncio.Event()
