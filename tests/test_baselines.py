@@ -285,8 +285,9 @@ def test_a_cayley_matrix_stays_normal_with_its_spectrum_while_it_learns() -> Non
     model = tanh_rnn(12, "cayley")
     trained = [p for p in model.parameters() if p.requires_grad]
     xs, places = characters(9, B), []
-    D = block_diagonal(model.spectrum)
+    pairs, before = model.spectrum[1] != 0, model.spectrum.detach().clone()
     for _ in range(5):
+        D = block_diagonal(model.spectrum).detach()
         W = model.weights()["recurrent"].detach().double()
         assert distance(W @ W.mT, W.mT @ W) <= 1e-5
         powers = [torch.linalg.matrix_power(M.double(), 3).trace() for M in (W, D)]
@@ -299,6 +300,9 @@ def test_a_cayley_matrix_stays_normal_with_its_spectrum_while_it_learns() -> Non
                 assert parameter.grad is not None
                 parameter.sub_(0.1 * parameter.grad.sign())
     assert distance(places[0], places[-1]) > 0.1
+    assert torch.equal(model.spectrum[1] != 0, pairs)  # a pair stays a pair, and is learned
+    moved = (model.spectrum[1] - before[1]).detach().abs()
+    assert float(moved[pairs].min()) > 0
 
 
 def test_without_a_choice_the_recurrent_matrix_is_drawn_as_ever() -> None:

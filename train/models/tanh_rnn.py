@@ -10,7 +10,10 @@ W_hh in four ways; m = n^-1/2, Q is a random orthogonal matrix:
 | `dense`      | starts with entries ~ U[-m, m]                                                |
 | `normal`     | starts as Q D Qᵀ; D of n/2 blocks [[a, -b], [b, a]] with a, b of variance 1/6 |
 | `cayley`     | always O D Oᵀ, O = (I - A)(I + A)^-1, A = (U - Uᵀ)/2; U is learned, at first  |
-|              | ~ U[-m, m]; D is fixed: the eigenvalues of a matrix ~ U[-m, m], as blocks     |
+|              | ~ U[-m, m]; D too, at first the eigenvalues of a matrix ~ U[-m, m], as blocks |
+
+Whether D is learned the paper doesn't say. Those eigenvalues have moduli up to 0.58, spread evenly
+over a disc; the solved network of its Table 1 has 68 of 72 within 5 % of the largest.
 
 Letters: B batch, T time, V input size, Y output size, n state width.
 """
@@ -79,7 +82,7 @@ class TanhRnn(Model):
         if config.construction == "cayley":
             self.skew = nn.Parameter(uniform_matrix(n, generator))
             spectrum = eigenvalue_blocks(uniform_matrix(n, generator))
-            self.spectrum = nn.Parameter(spectrum, requires_grad=False)
+            self.spectrum = nn.Parameter(spectrum)
         else:
             start = {"dense": uniform_matrix, "normal": normal_matrix, "orthogonal": orthogonal}
             self.recurrent = nn.Parameter(start[config.construction](n, generator))
@@ -171,8 +174,14 @@ def eigenvalue_blocks(W: Tensor) -> Tensor:
 
 
 def block_diagonal(blocks: Tensor) -> Tensor:
-    """D (n, n) of (2, n): its diagonal, and the b of each [[a, -b], [b, a]] where that begins."""
-    a, b = blocks[0], blocks[1, :-1]
+    """D (n, n) of (2, n): its diagonal, and the b of each [[a, -b], [b, a]] where that begins.
+
+    A pair stays a pair and a real eigenvalue real, whatever the values: b is 0 where none begins,
+    and the second a of a pair is the first.
+    """
+    begins = blocks[1, :-1] != 0
+    a = torch.cat([blocks[0, :1], torch.where(begins, blocks[0, :-1], blocks[0, 1:])])
+    b = torch.where(begins, blocks[1, :-1], torch.zeros_like(blocks[1, :-1]))
     return a.diag() + b.diag(-1) - b.diag(1)
 
 
