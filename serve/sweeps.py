@@ -148,13 +148,16 @@ class Sweeps:
         return page
 
     async def _run(self) -> None:
+        said = ""
         while True:
             self._wake.clear()
             try:
                 store = await self._opened()
                 job = await self._do(store.next) if store is not None else None
             except RequestError as error:
-                metrics.log.warning("sweeps wait: %s", error.message)
+                if error.message != said:  # once, not at every try
+                    metrics.log.warning("sweeps wait: %s", error.message)
+                said = error.message
                 await asyncio.sleep(RETRY_S)
                 continue
             if store is None or job is None:
@@ -199,6 +202,7 @@ class Sweeps:
             raise self._leaving()
         if self._store is None and (make or (self._folder / FILE).exists()):
             self._store = await self._do(self._open)
+            self._wake.set()  # another server may have left sweeps there
         return self._store
 
     def _open(self) -> SweepStore:
