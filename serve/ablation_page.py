@@ -17,6 +17,7 @@ ALPHA = 0.9  # chosen a priori in the paper; it only sets the R/C split
 MAX_EDITS = 64
 MAX_NAME = 100  # characters
 MAX_SEED = 2**63 - 1
+MAX_NAMED = 24  # targets that an error names
 SUBSPACES = ("readout-visible", "readout-null")
 UNCONTROLLED = ("random", "symmetry")  # ops that have no random control
 
@@ -50,7 +51,10 @@ def find_target(name: Json, field: str, manifest: Manifest) -> Target:
     """The target of that name; `AblationError` if there is none."""
     target = manifest.target(name) if isinstance(name, str) else None
     if target is None:
-        known = ", ".join(target.name for target in manifest.targets) or "none"
+        names = [target.name for target in manifest.targets]
+        more = len(names) - MAX_NAMED
+        known = ", ".join(names[:MAX_NAMED]) or "none"
+        known += f" and {more} more, see its structure" if more > 0 else ""
         raise AblationError(field, f"{name!r:.60}", f"a target of {manifest.name}", f"use: {known}")
     return target
 
