@@ -100,6 +100,12 @@ def structure(manifest: Manifest, weights: Weights) -> list[dict[str, Json]]:
     return pages
 
 
+def decompose(weights: Weights, target: Target) -> None:
+    """Have the Schur form of a target at hand, so that nobody waits for it; `AblationError`."""
+    where = f"targets.{target.name}"
+    ordered(view(weights, target, where).astype(np.float64), where)
+
+
 def symmetries(manifest: Manifest) -> list[dict[str, Json]]:
     """Per symmetry its name, which edits call `kind`, what it is, and the weights that it moves."""
     return [

@@ -5,6 +5,7 @@ HTTP and gRPC both stand on this, on `serve.writing` and on `serve.scoring`.
 
 import dataclasses
 import secrets
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -13,7 +14,7 @@ from serve import metrics
 from serve.ablation import Ablation, AblationError
 from serve.ablation_page import parse_ablation
 from serve.bounded import BoundedWorker
-from serve.edits import structure
+from serve.edits import decompose, structure
 from serve.engine import Engine, Limits
 from serve.manifest import BundleError
 from serve.recent import Recent
@@ -24,6 +25,7 @@ from serve.wire.requests import MAX_TOKENS
 
 MAX_QUEUED_ABLATIONS = 256
 MAX_QUEUED_INFERENCES = 16
+MAX_WARM_SIZE = 512  # rows of a matrix that is decomposed before anybody asks
 MAX_QUEUED_TRIALS = 16
 
 
@@ -142,6 +144,14 @@ class Host:
         except AblationError as error:
             raise RequestError("invalid_request", str(error), error.field) from None
         return made
+
+    async def warm(self) -> None:
+        """Decompose what Schur ablations will ask for, between other work of the same worker."""
+        for bundle in list(self.bundles.values()):
+            for target in bundle.manifest.targets:
+                if "schur" in target.ops and target.shape[0] <= MAX_WARM_SIZE:
+                    with suppress(AblationError, RequestError):  # who asks for it will be told
+                        await self._worker.run(decompose, bundle.weights, target)
 
     async def structure(self, bundle: Bundle) -> list[dict[str, Any]]:
         """What can be ablated, with spectra and masses; computed once a bundle."""

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from serve import schur_cache
 from serve.engine import Engine
 from serve.host import Host
 from serve.manifest import WEIGHTS_FILE, describe_file, read_manifest, write_manifest
@@ -204,3 +205,14 @@ def test_streams_of_an_event_loop_that_has_closed_do_not_fail_the_engine() -> No
         assert len(asyncio.run(write(host))) == 60 and not host.engine.failed
     finally:
         host.close()
+
+
+def test_a_warm_host_has_decomposed_what_schur_ablations_ask_for() -> None:
+    async def work(host: Host) -> None:
+        schur_cache.forms.forget(lambda key: True)
+        await host.warm()
+        known = schur_cache.forms.num_bytes
+        await host.structure(host.bundles[TANH])
+        assert schur_cache.forms.num_bytes == known > 0  # nothing was left to decompose
+
+    run(work, TANH)
