@@ -16,7 +16,8 @@
 |            |               |                     | stay, or only those that it doesn't           |
 | `freeze`   | angles        | `rows`, `columns`   | angle 0: these planes don't turn              |
 | `random`   | any edit      | `like`, `seed`      | control: W less a random direction of the     |
-|            |               |                     | mass and the kind that `like` removes         |
+|            |               |                     | mass and the kind that `like` removes, which  |
+|            |               |                     | must be more than a single number             |
 | `symmetry` | whole model   | `kind`, `seed`      | a random element of an exact symmetry acts on |
 |            |               |                     | all weights it moves: the function must stay  |
 

@@ -68,7 +68,8 @@ def ops_of(target: Target) -> list[str]:
     if "zero" in fits:
         implied = [*IMPLIED, *(["rank"] if sides == 2 and min(target.shape) > 1 else [])]
         fits = [op for op in KEYS if op in (*fits, *implied)]
-    return [*fits, "random"] if fits else []
+    # A single number has no other direction in which as much could be removed
+    return [*fits, "random"] if fits and math.prod(target.shape) > 1 else fits
 
 
 def ablation_schema() -> dict[str, Json]:

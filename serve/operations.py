@@ -76,6 +76,9 @@ def _random(part: Part, edit: Edit, where: str) -> Outcome:
     dW = part.W - removal.W
     if not np.isfinite(dW).all():
         raise AblationError(f"{where}.like", "a result that isn't finite", "one", "leave it out")
+    if np.count_nonzero(dW) == 1:
+        found, remedy = "a removal of a single number", "it has no control"
+        raise AblationError(f"{where}.like", found, "one that has other directions", remedy)
     direction = OPERATIONS[like.op].direction(part, like, dW, np.random.default_rng(seed))
     size = frobenius(direction)
     if not size or not frobenius(dW):

@@ -15,8 +15,11 @@ KEYS: dict[str, dict[str, Any]] = {
 
 def edits_of(manifest: Manifest) -> list[dict[str, Any]]:
     """Every op on every target, and beside each its random control."""
-    plain = [page for target in manifest.targets for page in _edits(target)]
-    return plain + [{"op": "random", "like": page, "seed": 1} for page in plain]
+    plain = [(target, page) for target in manifest.targets for page in _edits(target)]
+    controlled = [page for target, page in plain if "random" in ops_of(target)]
+    return [page for _, page in plain] + [
+        {"op": "random", "like": page, "seed": 1} for page in controlled
+    ]
 
 
 def symmetries_of(manifest: Manifest) -> list[dict[str, Any]]:

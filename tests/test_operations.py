@@ -103,6 +103,13 @@ def test_a_control_of_what_removes_nothing_is_an_error() -> None:
         control(Edit(target="t", op="zero"), 0, np.zeros((n, n)))
 
 
+def test_a_single_number_has_no_control() -> None:
+    for edit in (Edit(target="t", op="zero"), Edit(target="t", op="zero", rows=(0, 1))):
+        matrix = np.array([2.0, 3.0]) if edit.rows else np.array(3.0)
+        with pytest.raises(AblationError, match=r"like: found a removal of a single number"):
+            control(edit, 0, matrix)
+
+
 def weights() -> Any:
     normal = np.random.default_rng(0).normal
     shapes = {"recurrent": (n, n), "input": (n, 3), "gates": (4 * n, n), "heads": (3, 4, 4)}
