@@ -1,5 +1,6 @@
-"""An edit for every op on every target that a manifest offers, and one for every symmetry."""
+"""Edits of everything that a manifest offers: each target, each op, each symmetry."""
 
+import re
 from typing import Any
 
 from serve.ablation_page import ops_of
@@ -14,12 +15,21 @@ KEYS: dict[str, dict[str, Any]] = {
 
 
 def edits_of(manifest: Manifest) -> list[dict[str, Any]]:
-    """Every op on every target, and beside each its random control."""
-    plain = [(target, page) for target in manifest.targets for page in _edits(target)]
-    controlled = [page for target, page in plain if "random" in ops_of(target)]
-    return [page for _, page in plain] + [
-        {"op": "random", "like": page, "seed": 1} for page in controlled
-    ]
+    """One op on every target, and every op on one target of each kind, with its control.
+
+    Targets are of one kind where their names differ by numbers only.
+    """
+    found, seen = list[dict[str, Any]](), set[tuple[str, str]]()
+    for target in manifest.targets:
+        kind, ops = re.sub(r"\d+", "#", target.name), ops_of(target)
+        for op in ops:
+            is_new = (kind, op) not in seen
+            seen.add((kind, op))
+            if op != "random" and (is_new or op == ops[0]):
+                found.append(_edit(target, op))
+            if op != "random" and is_new and "random" in ops:
+                found.append({"op": "random", "like": _edit(target, op), "seed": 1})
+    return found
 
 
 def symmetries_of(manifest: Manifest) -> list[dict[str, Any]]:
@@ -27,6 +37,5 @@ def symmetries_of(manifest: Manifest) -> list[dict[str, Any]]:
     return [{"op": "symmetry", "kind": s.name, "seed": 1} for s in manifest.symmetries]
 
 
-def _edits(target: Target) -> list[dict[str, Any]]:
-    ops = [op for op in ops_of(target) if op != "random"]
-    return [{"target": target.name, "op": op, **KEYS.get(op, {})} for op in ops]
+def _edit(target: Target, op: str) -> dict[str, Any]:
+    return {"target": target.name, "op": op, **KEYS.get(op, {})}
