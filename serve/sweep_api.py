@@ -50,6 +50,7 @@ def add_sweep_paths(app: FastAPI, host_of: Callable[[], Host]) -> None:
     def sweeps() -> Sweeps:
         return sweeps_of(host_of())
 
+    @app.post("/v1/ablations/sweep", status_code=202, include_in_schema=False)  # beside the others
     @app.post("/v1/sweeps", status_code=202, **_accepted())
     async def start(http: Request) -> Response:
         request = parse_request(SweepRequest, await read_json(http))

@@ -200,9 +200,10 @@ def test_a_wrong_request_is_refused_as_a_whole(
     server: Any, client: HttpClient, asked: Any, field: str
 ) -> None:
     before = client.sweeps.list()
-    answer = httpx.post(server.url + "/v1/sweeps", json=ASKED | asked)
-    assert answer.json()["error"]["param"] == field, answer.text
-    assert answer.status_code in (400, 404) and client.sweeps.list() == before
+    for path in ("/v1/sweeps", "/v1/ablations/sweep"):
+        answer = httpx.post(server.url + path, json=ASKED | asked)
+        assert answer.json()["error"]["param"] == field, answer.text
+        assert answer.status_code in (400, 404) and client.sweeps.list() == before
 
 
 def test_clients_refuse_what_the_server_would(server: Any, client: HttpClient) -> None:
