@@ -394,7 +394,7 @@ class Counted:
     """A session that counts its runs, and waits in the first one until it is told to go on."""
 
     def __init__(self, session: Any) -> None:
-        self.num_runs, self._session = 0, session
+        self.num_runs, self._session, self.initial = 0, session, session.initial
         self.began, self.goes_on = threading.Event(), threading.Event()
 
     def run(self, feeds: dict[str, Array]) -> Any:
@@ -410,7 +410,7 @@ def test_a_query_that_nobody_waits_for_ends_before_its_next_run(host: Host) -> N
 
     async def leave() -> None:
         task = asyncio.create_task(measure(host, bundle, session, bundle.trials))
-        await asyncio.to_thread(session.began.wait)
+        assert await asyncio.to_thread(session.began.wait, 30)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -431,7 +431,7 @@ def test_a_full_queue_names_its_limit(host: Host) -> None:
             asyncio.create_task(measure(host, bundle, session, trials))
             for _ in range(MAX_QUEUED_TRIALS)
         ]
-        await asyncio.to_thread(session.began.wait)
+        assert await asyncio.to_thread(session.began.wait, 30)
         with pytest.raises(RequestError, match=r"\(max_queued_trials\)") as caught:
             await measure(host, bundle, session, trials)
         assert caught.value.code == "queue_full"
@@ -448,7 +448,7 @@ def test_a_host_that_closes_ends_a_query_before_its_next_run(folders: list[Path]
 
     async def close() -> None:
         task = asyncio.create_task(measure(closing, bundle, session, bundle.trials))
-        await asyncio.to_thread(session.began.wait)
+        assert await asyncio.to_thread(session.began.wait, 30)
         closing.trials.close()
         session.goes_on.set()
         with pytest.raises(RequestError, match="the server has stopped"):
