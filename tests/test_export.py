@@ -265,7 +265,9 @@ def test_the_weights_file_is_aligned_and_says_what_torch_says(small: Exported) -
     expected = small.weights | {
         INITIAL + name: value[0] for name, value in small.model.init_state(1).items()
     }
-    assert bits(load_file(path)) == bits({k: v.numpy() for k, v in expected.items()})
+    subspaces = {target.subspace for target in small.bundle.manifest.targets} - {None}
+    stored = {name: value for name, value in load_file(path).items() if name not in subspaces}
+    assert bits(stored) == bits({k: v.numpy() for k, v in expected.items()})
 
 
 def test_the_graph_points_at_the_very_bytes_of_its_weights(small: Exported) -> None:
@@ -370,9 +372,9 @@ def file_bytes(folder: Path) -> dict[str, bytes]:
 # What `advance` means
 
 
-@pytest.mark.parametrize("folder", sorted(SHIPPED.glob("*/")), ids=lambda folder: folder.name)
-def test_a_model_that_ships_can_be_built_again(folder: Path) -> None:
-    manifest = read_manifest(folder)
+@pytest.mark.parametrize("path", sorted(SHIPPED.rglob(MANIFEST_FILE)), ids=lambda p: p.parent.name)
+def test_a_model_that_ships_can_be_built_again(path: Path) -> None:
+    manifest = read_manifest(path.parent)
     assert count_parameters(manifest.family, manifest.config) == manifest.num_parameters
 
 

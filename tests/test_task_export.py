@@ -209,7 +209,8 @@ def test_weights_are_named_external_initialisers(small: Exported) -> None:
         t.name: stored[t.name].shape for t in outside
     }
     initial = {f"initial.{state.name}" for state in small.bundle.states}
-    assert set(stored) == set(small.weights) | initial
+    subspaces = {target.subspace for target in small.bundle.manifest.targets} - {None}
+    assert set(stored) == set(small.weights) | initial | subspaces
 
 
 def test_only_what_reads_a_state_has_one_and_a_loop(small: Exported) -> None:
