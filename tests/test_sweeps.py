@@ -51,7 +51,7 @@ def client(server: Any) -> Iterator[HttpClient]:
 def sweep(client: HttpClient) -> tuple[Sweep, SweepPoints]:
     """A sweep that is done, and its points."""
     started = client.sweeps.start(**ASKED)
-    assert (started.state, started.num_points, started.num_done) == ("queued", 6, 0)
+    assert started.state in ("queued", "running") and started.num_points == 6
     *points, ended = client.sweeps.watch(started.id)
     assert isinstance(ended, Sweep)
     return ended, SweepPoints(p for p in points if isinstance(p, SweepPoint))
