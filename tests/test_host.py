@@ -176,7 +176,7 @@ def test_a_model_that_leaves_the_numbers_again_and_again_turns_readiness_off(
 def test_an_ablation_that_leaves_the_numbers_does_not() -> None:
     class Sick:
         def __init__(self, session: Any) -> None:
-            self.session = session
+            self.session, self.initial = session, session.initial
 
         def run(self, feeds: Any) -> Any:
             outputs = self.session.run(feeds)
