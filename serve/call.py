@@ -2,8 +2,8 @@
 
     with call:                        entrances open it, around everything that the request does
         note_streams(streams, ...)    whoever opens streams says so
-        note_query(model, ...)          whoever runs a model without streams
-    note_error(code)              whoever answers an error says so
+        note_query(model, ...)    whoever runs a model without streams
+        note_error(code)          whoever answers an error says so
 
 At its end comes one line in the log, and one span a stream where traces are collected. Neither
 holds a prompt, a text or a key.
