@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-EXTRAS := train,tensorboard,export,serve,client,dev
+EXTRAS := train,tensorboard,export,serve,client,analysis,dev
 
 .PHONY: help install demo test check format proto bundles clean
 

@@ -4,8 +4,8 @@ import os
 from pathlib import Path
 
 
-def write_whole(path: Path, text: str) -> None:
-    """A file, whole or not at all."""
+def write_whole(path: Path, content: str | bytes) -> None:
+    """A file, whole or not at all; text as UTF-8."""
     temporary = path.with_name(path.name + ".part")
-    temporary.write_text(text, encoding="utf-8")
+    temporary.write_bytes(content.encode() if isinstance(content, str) else content)
     os.replace(temporary, path)

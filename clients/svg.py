@@ -31,6 +31,9 @@ class Bar:
     mean: float | None = None
 
 
+Chart = tuple[str, str, Sequence[Bar]]  # title, axis, bars
+
+
 def bar_chart(title: str, axis: str, bars: Sequence[Bar]) -> str:
     """The whole file's text."""
     low, high = _range(bars)

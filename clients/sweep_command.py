@@ -8,16 +8,17 @@ import json
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clients.errors import ConnectionFailed, ServerError, StreamBroken
+from clients.files import write_whole
+from clients.png import painter
 from clients.progress import Progress
 from clients.sweep_file import Planned, read_sweep_file
-from clients.sweep_folder import SweepFolder, summary_page
+from clients.sweep_folder import SweepFolder, chart_of, summary_page
 from clients.sweep_results import Sweep, SweepPoint, SweepPoints
 from clients.tables import align
 
@@ -37,7 +38,7 @@ Result = tuple[str, Sweep, SweepPoints]
 def sweep(client: "Client", args: Namespace) -> None:
     """Run the command; `ValueError` if a sweep has not been done."""
     plans = () if args.cancel else read_sweep_file(args.grid)
-    draw = _painter() if args.png else None
+    draw = painter() if args.png else None
     folder = SweepFolder(Path(args.out))
     if args.cancel:
         return _cancel(client, folder, args)
@@ -51,9 +52,9 @@ def sweep(client: "Client", args: Namespace) -> None:
     except (ConnectionFailed, StreamBroken):
         print(f"torsor sweep: {_way_back(args)}", file=sys.stderr)
         raise
-    for name, _, points in results if draw is not None else []:
-        assert draw is not None
-        draw(Path(args.out) / f"{name}.png", name, points)
+    if draw is not None:
+        for result in results:
+            write_whole(Path(args.out) / f"{result[0]}.png", draw(*chart_of(*result)))
     if args.json:
         pages = [summary_page(*result) for result in results]
         print(json.dumps(pages, ensure_ascii=False))
@@ -205,29 +206,3 @@ def _require_done(results: Sequence[Result]) -> None:
             raise ValueError(f"{name}: the sweep failed: {why}; start it anew with --again")
         if sweep.state == "cancelled":
             raise ValueError(f"{name}: the sweep was cancelled; start it anew with --again")
-
-
-def _painter() -> Callable[[Path, str, Sequence[SweepPoint]], None]:
-    """What draws a PNG; `ValueError` where nothing here can."""
-    try:
-        figures = import_module("matplotlib.figure")
-    except ModuleNotFoundError:
-        raise ValueError(
-            "--png: found no matplotlib, expected it beside torsor: pip install matplotlib; "
-            "the SVG is written without it"
-        ) from None
-
-    def draw(path: Path, name: str, points: Sequence[SweepPoint]) -> None:
-        figure = figures.Figure(figsize=(9, 1 + 0.25 * len(points)), layout="constrained")
-        axes = figure.subplots()
-        places = range(len(points))
-        axes.barh(places, [point.delta or 0.0 for point in points])
-        for place, point in enumerate(points):
-            deltas = [c.delta for c in point.controls if c.delta is not None]
-            axes.plot(deltas, [place] * len(deltas), "k|")
-        axes.set_yticks(places, [point.name.replace("$", r"\$") for point in points])
-        axes.invert_yaxis()
-        axes.set_title(name)
-        figure.savefig(path, format="png")
-
-    return draw

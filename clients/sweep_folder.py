@@ -15,7 +15,7 @@ from typing import Any
 
 from clients.files import write_whole
 from clients.results import Json
-from clients.svg import Bar, bar_chart
+from clients.svg import Bar, Chart, bar_chart
 from clients.sweep_results import (
     ENDED,
     Sweep,
@@ -80,7 +80,7 @@ class SweepFolder:
         rows = [csv_text([*csv_columns(sweep.query)])]
         rows += [csv_line(sweep.query, page) for page in pages]
         write_whole(self._file(name, "csv"), "".join(rows))
-        write_whole(self._file(name, "svg"), plot_of(name, sweep, points))
+        write_whole(self._file(name, "svg"), bar_chart(*chart_of(name, sweep, points)))
         page = {key: getattr(sweep, key) for key in Sweep.__dataclass_fields__}
         self._known[name]["sweep"] = page
         self._write()
@@ -112,9 +112,9 @@ class SweepFolder:
         write_whole(self.path / MEMORY, text + "\n")
 
 
-def plot_of(name: str, sweep: Sweep, points: Sequence[SweepPoint]) -> str:
-    """The plot of a sweep, as SVG."""
-    return bar_chart(f"{name}: {sweep.model}", f"Δ {sweep.headline}", [_bar(p) for p in points])
+def chart_of(name: str, sweep: Sweep, points: Sequence[SweepPoint]) -> Chart:
+    """What the plot of a sweep shows: title, axis, bars."""
+    return f"{name}: {sweep.model}", f"Δ {sweep.headline}", [_bar(point) for point in points]
 
 
 def summary_page(name: str, sweep: Sweep, points: SweepPoints) -> dict[str, Json]:

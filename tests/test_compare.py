@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+import pandas
 import pytest
 from safetensors.numpy import load_file
 
@@ -218,7 +219,6 @@ def test_results_are_frames_where_there_is_pandas(
 
 
 def test_a_frame_has_the_rows(server: Any) -> None:
-    pandas = pytest.importorskip("pandas")
     with HttpClient(server.url) as client:
         compared = client.compare(PROMPT, ABLATIONS, model=TANH, top=2)
     frame = compared.to_pandas()

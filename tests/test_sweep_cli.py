@@ -2,10 +2,12 @@
 
 import csv
 import json
+import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
+import matplotlib.image
 import pytest
 
 from clients import sweep_command
@@ -97,6 +99,34 @@ def test_sweeps_are_run_written_and_not_run_again(
     assert float(rows[0]["delta"]) == pages[0]["points"][0]["delta"] and rows[2]["delta"] == ""
     drawn = ElementTree.parse(out / f"all-{OSM}.svg").getroot()
     assert any("none & <nothing>" in (node.text or "") for node in drawn.iter())
+
+
+def test_a_sweep_is_a_picture_and_a_frame_too(server: Any, grid: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert main(["sweep", str(grid), "--out", str(out), "--url", server.url, "--png"]) == 0
+    for name in ("schur", f"all-{OSM}", f"all-{TANH}"):
+        pixels = matplotlib.image.imread(out / f"{name}.png")
+        assert pixels.ndim == 3 and pixels[:, :, :3].min() < 0.5  # not a white page
+    points = SweepFolder(out).ended("schur")
+    assert points is not None
+    table = points[1].to_pandas()
+    assert table["name"].tolist() == ["zero=CC", "zero=C→R", "zero=RR"]
+    assert table["delta"].tolist()[:2] == [point.delta for point in points[1][:2]]
+    assert table["delta"].isna().tolist() == [False, False, True]
+
+
+def test_without_matplotlib_no_sweep_starts(
+    server: Any,
+    grid: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    out = tmp_path / "out"
+    assert main(["sweep", str(grid), "--out", str(out), "--url", server.url, "--png"]) == 1
+    assert "--png: found no matplotlib, expected it beside torsor" in capsys.readouterr().err
+    assert not out.exists()
 
 
 def test_ctrl_c_leaves_the_sweep_and_the_same_command_comes_back(
