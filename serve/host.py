@@ -3,8 +3,10 @@
 HTTP and gRPC both stand on this, on `serve.writing` and on `serve.scoring`.
 """
 
+import asyncio
 import dataclasses
 import secrets
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -56,6 +58,7 @@ class Host:
         self.trials = BoundedWorker("trials are waiting", MAX_QUEUED_TRIALS, "max_queued_trials")
         self.baselines: WeakKeyDictionary[Bundle, Any] = WeakKeyDictionary()  # of their own trials
         self._structures: WeakKeyDictionary[Bundle, list[dict[str, Any]]] = WeakKeyDictionary()
+        self._warming = set[asyncio.Task[None]]()
         for bundle in bundles.values():
             self._serve(bundle)
 
@@ -76,6 +79,7 @@ class Host:
         if before is not None:
             self._forget_sessions(before)
             self.engine.retire(before)
+        self.warm(bundle)
         return bundle
 
     async def reload(self, model: str) -> Bundle:
@@ -103,6 +107,8 @@ class Host:
 
     def close(self) -> None:
         """Stop the engine and the workers."""
+        for task in self._warming:
+            task.cancel()
         self.engine.stop()
         self._worker.close()
         self.inference.close()
@@ -145,9 +151,15 @@ class Host:
             raise RequestError("invalid_request", str(error), error.field) from None
         return made
 
-    async def warm(self) -> None:
+    def warm(self, *bundles: Bundle) -> asyncio.Task[None]:
         """Decompose what Schur ablations will ask for, between other work of the same worker."""
-        for bundle in list(self.bundles.values()):
+        task = asyncio.get_running_loop().create_task(self._decompose(bundles))
+        self._warming.add(task)  # a task that nobody holds may be collected
+        task.add_done_callback(self._warming.discard)
+        return task
+
+    async def _decompose(self, bundles: Sequence[Bundle]) -> None:
+        for bundle in bundles:
             for target in bundle.manifest.targets:
                 if "schur" in target.ops and target.shape[0] <= MAX_WARM_SIZE:
                     with suppress(AblationError, RequestError):  # who asks for it will be told

@@ -175,13 +175,12 @@ class Torsor:
                 self._drain_before(number, asyncio.get_running_loop())
 
         self._watch = asyncio.create_task(end_when_useless(self._host, os.getppid()))
-        self._warming = asyncio.create_task(self._host.warm())
+        self._host.warm(*self._host.bundles.values())
 
     @bentoml.on_shutdown
     async def stop(self) -> None:
         """Stop gRPC and the engine."""
         self._watch.cancel()
-        self._warming.cancel()
         await self._sweeps.stop()
         if self._grpc is not None:
             await self._grpc.stop(0)
