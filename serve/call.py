@@ -35,6 +35,7 @@ class Call:
     ) -> None:
         self.wire, self.method, self.quiet = wire, method[:MAX_METHOD], quiet
         self.request_id = choose_request_id(headers.get("x-request-id"))
+        self.route: str | None = None  # what answers, without names in it; None: nothing does
         self.key: Key | None = None
         self.status: str | int | None = None  # as the wire says it
         self.error: str | None = None  # the code
@@ -50,6 +51,8 @@ class Call:
 
     def __exit__(self, *_: object) -> None:
         _current.reset(self._token)
+        seconds = time.monotonic() - self._arrived
+        metrics.count_request(self.wire, self.route or "none", self.status, seconds)
         if not self.quiet:
             metrics.log.info("request", extra={"fields": self.summary()})
         if self._tracing.on:

@@ -39,6 +39,7 @@ class GrpcEntrance(grpc.aio.ServerInterceptor):
         async def answer(request: Message, context: Context) -> Any:
             headers = {key: str(value) for key, value in context.invocation_metadata() or ()}
             with self._entrance.open("grpc", details.method, headers) as call:
+                call.route = details.method  # there is a handler of this name
                 await context.send_initial_metadata((("x-request-id", call.request_id),))
                 try:
                     with self._entrance.admit(call, headers, True):

@@ -37,6 +37,8 @@ class HttpEntrance:
                     await self._app(scope, receive, named)
             except RequestError as error:
                 await error_response(error)(scope, receive, named)
+            finally:
+                call.route = getattr(scope.get("route"), "path", None)  # where a router found one
 
 
 def needs_key(method: str, path: str) -> bool:

@@ -1,6 +1,6 @@
 """What the server measures of itself, as Prometheus reads it; and its log.
 
-Plain prometheus_client: BentoML serves it at /metrics. Observed once a tick or a stream, never once
+Plain prometheus_client; `serve.metrics_api` serves it. Observed once a tick or a stream, never once
 a character. A stream that its client left counts in torsor_streams_total with reason "cancelled".
 """
 
@@ -15,6 +15,7 @@ from serve.stream import Stream
 log = logging.getLogger("torsor")
 
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+_LONG = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _SHARES = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 
 # There is one worker, so the newest value is the value; a sum would keep those of dead workers.
@@ -26,6 +27,14 @@ _background = Gauge(
     "torsor_streams_background",
     "Streams of sweeps, waiting or running",
     multiprocess_mode="mostrecent",
+)
+_requests = Counter(
+    "torsor_requests_total",
+    "Requests answered, by what answered and how",
+    ["wire", "route", "status"],
+)
+_request = Histogram(
+    "torsor_request_seconds", "A request, to its last byte", ["wire", "route"], buckets=_LONG
 )
 _finished = Counter("torsor_streams_total", "Streams that ended, by how", ["model", "reason"])
 _errors = Counter("torsor_errors_total", "Streams that ended in an error, by code", ["code"])
@@ -103,6 +112,12 @@ def observe_sessions(num_kept: int, num_bytes: int, num_made: int) -> None:
 def observe_cache(num_bytes: int) -> None:
     """The cache of states holds so much."""
     _cache_bytes.set(num_bytes)
+
+
+def count_request(wire: str, route: str, status: str | int | None, seconds: float) -> None:
+    """A request has been answered, or its client has left (status None)."""
+    _requests.labels(wire, route, status or "left").inc()
+    _request.labels(wire, route).observe(seconds)
 
 
 def observe_queue(seconds: float) -> None:

@@ -35,6 +35,7 @@ from serve.log import configure_log
 from serve.management import add_management
 from serve.manifest import BundleError, read_manifest
 from serve.metrics import log
+from serve.metrics_api import add_metrics
 from serve.native.library import status
 from serve.open_inference_grpc import add_open_inference
 from serve.open_inference_rest import add_open_inference_paths
@@ -114,7 +115,13 @@ teach_supervisor()
 ENTRANCE = Entrance()
 SETTINGS = checked_settings()
 APP = make_app(current_host, (add_sweep_paths,))
-for add_paths in (add_tokenizer, add_open_inference_paths, add_management, add_docs):
+for add_paths in (
+    add_tokenizer,
+    add_open_inference_paths,
+    add_management,
+    add_metrics,
+    add_docs,
+):
     add_paths(APP, current_host)
 
 
@@ -124,6 +131,7 @@ for add_paths in (add_tokenizer, add_open_inference_paths, add_management, add_d
     traffic={"timeout": REQUEST_TIMEOUT_S},
     tracing={"excluded_urls": STREAMING},
     logging={"access": {"enabled": False}},  # serve.call writes a better line
+    metrics={"enabled": False},  # BentoML's have a series for every path that anybody makes up
 )
 @bentoml.asgi_app(APP)
 class Torsor:

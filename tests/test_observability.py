@@ -373,3 +373,37 @@ def test_metrics_count_runs_sessions_refusals_and_who_left(keyed: Any) -> None:
     grown = {name: metric(server, start) - before[name] for name, start in names.items()}
     assert grown.pop("runs") > 2
     assert grown == {"made": 1, "kept": 1, "refused": 1, "left": 1}
+
+
+def test_requests_are_counted_by_what_answers_and_not_by_what_was_asked(keyed: Any) -> None:
+    server, keys = keyed
+    routes = {
+        "completions": 'route="/v1/completions",status="200",wire="http"',
+        "structure": 'route="/v1/models/{model}/structure",status="200",wire="http"',
+        "unknown model": 'route="/v1/models/{model}/structure",status="404",wire="http"',
+        "no route": 'route="none",status="404",wire="http"',
+        "grpc": 'route="/torsor.v1.Torsor/Models",status="OK",wire="grpc"',
+    }
+    names = {name: "torsor_requests_total{" + labels for name, labels in routes.items()}
+    before = {name: metric(server, start) for name, start in names.items()}
+    assert complete(keyed, "counted").status_code == 200
+    headers = {"Authorization": f"Bearer {keys['free']}"}
+    with httpx.Client(base_url=server.url, headers=headers) as client:
+        for path in (f"/v1/models/{TANH}/structure", "/v1/models/made-up-1/structure"):
+            client.get(path)
+        for number in range(3):
+            client.get(f"/made-up/{number}")
+        client.request("MADEUP", "/v1/models")
+        page = client.get("/metrics").text
+    with GrpcClient(server.grpc_address, api_key=keys["free"]) as grpc_client:
+        grpc_client.models()
+    assert "made-up" not in page and "MADEUP" not in page
+    grown = {name: metric(server, start) - before[name] for name, start in names.items()}
+    assert grown == {
+        "completions": 1,
+        "structure": 1,
+        "unknown model": 1,
+        "no route": 3,
+        "grpc": 1,
+    }
+    assert 'torsor_request_seconds_bucket{le="+Inf",route="/v1/completions",wire="http"}' in page
