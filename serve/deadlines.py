@@ -12,10 +12,11 @@ class Limits:
 
     max_streams: int = 256  # running at once, per bundle
     max_waiting: int = 1024  # queued
+    max_held_characters: int = 32_000_000  # of the prompts of all that wait or run
     max_background: int = 8  # streams of sweeps running at once, per bundle, in slots of their own
     max_queued_background: int = 64  # of them queued
     queue_timeout_s: float = 30.0  # from arrival to a slot
-    first_timeout_s: float = 60.0  # from the slot to the first written character
+    first_timeout_s: float = 180.0  # from the slot to the first written character
     total_timeout_s: float = 600.0  # from arrival to the last character
     unread_timeout_s: float = 30.0  # that a stream rests because its client doesn't read
     state_cache_bytes: int = 64 << 20  # of states after the beginnings of prompts

@@ -43,11 +43,11 @@ class Engine:
         self._background: dict[Bundle, Table] = {}  # of the streams of sweeps
         self._retired: set[Bundle] = set()
         self.health = Health()
-        for bundle in bundles:
-            self.add(bundle)
         self._waiting, self._turns = Waiting(self.limits), Turns()
         self._running: list[Stream] = []
         self._wake = threading.Condition()
+        for bundle in bundles:
+            self.add(bundle)
         self._draining = self._stopped = self._failed = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
@@ -88,14 +88,16 @@ class Engine:
 
     def add(self, bundle: Bundle) -> None:
         """Take streams of a bundle from now on."""
-        self._background[bundle] = Table(bundle, self.limits.max_background, self.cache)
-        self._tables[bundle] = Table(bundle, self.limits.max_streams, self.cache)
+        background = Table(bundle, self.limits.max_background, self.cache)
+        live = Table(bundle, self.limits.max_streams, self.cache)
+        with self._wake:
+            self._background[bundle], self._tables[bundle] = background, live
 
     def retire(self, bundle: Bundle) -> None:
         """No more streams of a bundle; its table goes when the ones that are here have ended."""
         with self._wake:
             self._retired.add(bundle)
-            self.health.forgive()
+            self.health.forget(bundle)
             self._wake.notify()
 
     def submit(self, streams: list[Stream]) -> None:
@@ -110,7 +112,7 @@ class Engine:
             served = self._tables.keys() - self._retired
             if not served.issuperset(stream.bundle for stream in streams):
                 raise RequestError("not_found", "model: it has just been unloaded", "model")
-            self._waiting.put(streams)
+            self._waiting.put(streams, self._running)
             self._wake.notify()
 
     def cancel(self, streams: Iterable[Stream]) -> None:
@@ -130,9 +132,13 @@ class Engine:
             streams = [*self._running, *self._waiting]
         self.cancel(stream for stream in streams if stream.background)
         deadline = time.monotonic() + grace_s
-        while (self._waiting or self._running) and time.monotonic() < deadline and self.alive:
+        while self._busy() and time.monotonic() < deadline and self.alive:
             time.sleep(0.01)
         self.stop()
+
+    def _busy(self) -> bool:
+        with self._wake:  # else a stream on its way into its slot could be in neither
+            return bool(self._waiting or self._running)
 
     def stop(self) -> None:
         """End the loop; streams that are still here end with an error."""
@@ -197,7 +203,7 @@ class Engine:
                 self._retired.discard(bundle)
                 self._tables.pop(bundle, None)
                 self._background.pop(bundle, None)
-            served = {b.identity for b in self._tables}
+                served = {b.identity for b in self._tables}
             if bundle.identity not in served:
                 self.cache.forget(bundle.identity)
 
@@ -223,7 +229,7 @@ class Engine:
     def _admit(self) -> list[Stream]:
         with self._wake:
             admitted = self._waiting.take(self._enter)
-        self._running += admitted
+            self._running += admitted
         now = time.monotonic()
         for stream in admitted:
             stream.admitted_at = now
@@ -272,6 +278,7 @@ class Engine:
         self._running = [stream for stream in self._running if stream.life is Life.RUNNING]
         for stream in ended:
             self._table(stream).leave(stream)
-            self.health.note(stream)
+            if stream.bundle not in self._retired:
+                self.health.note(stream)
         metrics.count_finished(ended)
         metrics.observe_cache(self.cache.num_bytes)

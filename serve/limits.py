@@ -9,6 +9,7 @@
 | body_timeout_s        | for the body of a request over HTTP                                      |
 | max_streams           | streams that run at once, a model; the others wait                       |
 | max_waiting           | streams that wait                                                        |
+| max_held_characters   | of the prompts of all streams that wait or run                           |
 | max_background        | streams of sweeps that run at once, a model, beside `max_streams`        |
 | max_queued_background | of them that wait                                                        |
 | max_queued_ablations  | ablations that are being prepared                                        |
@@ -61,6 +62,7 @@ def all_limits(engine: Limits) -> dict[str, float]:
         "body_timeout_s": BODY_TIMEOUT_S,
         "max_streams": engine.max_streams,
         "max_waiting": engine.max_waiting,
+        "max_held_characters": engine.max_held_characters,
         "max_background": engine.max_background,
         "max_queued_background": engine.max_queued_background,
         "max_queued_ablations": MAX_QUEUED_ABLATIONS,

@@ -16,7 +16,7 @@ NEVER = (-1,)  # the index of no character: a stop string that the model can't w
 class Encoded(NamedTuple):
     """A prompt as a stream takes it."""
 
-    indices: NDArray[np.int64]
+    indices: NDArray[np.int32]  # of which a server may hold many millions
     length: int  # characters of its text, before any were skipped
 
 
@@ -44,6 +44,7 @@ def encode_stop(stop: str, vocabulary: Vocabulary, unknown: str) -> tuple[int, .
 
 def _encode(prompt: Prompt, field: str, unknown: str, vocabulary: Vocabulary) -> Encoded:
     if isinstance(prompt, str):
-        return Encoded(vocabulary.encode(prompt, field, unknown), len(prompt))
-    indices = vocabulary.check(prompt, field)
+        indices = vocabulary.encode(prompt, field, unknown).astype(np.int32)
+        return Encoded(indices, len(prompt))
+    indices = vocabulary.check(prompt, field).astype(np.int32)
     return Encoded(indices, len(vocabulary.decode(indices)))

@@ -227,16 +227,21 @@ class Torsor:
         signal.signal(number, handle)
 
     async def _drain(self, after: Callable[[], None]) -> None:
+        try:
+            await self._sweeps.stop()  # the next server goes on with them
+        except Exception:  # such as a full disk: the streams must end well for all that
+            log.exception("the sweeps did not stop well")
         drain: Callable[[float], None] = self._host.engine.drain
-        await self._sweeps.stop()  # the next server goes on with them
         engine = asyncio.get_running_loop().run_in_executor(None, drain, SETTINGS.grace_s)
-        if self._grpc is not None:
-            await set_serving(self._checks, False)
-            stopped = asyncio.create_task(self._grpc.stop(SETTINGS.grace_s + 1))
+        try:
+            if self._grpc is not None:
+                await set_serving(self._checks, False)
+                stopped = asyncio.create_task(self._grpc.stop(SETTINGS.grace_s + 1))
+                await engine
+                await stopped
             await engine
-            await stopped
-        await engine
-        after()
+        finally:
+            after()
 
 
 async def end_when_useless(host: Host, parent: int) -> None:

@@ -38,7 +38,7 @@ class Settings:
     max_streams: int = 256
     max_waiting: int = 1024
     queue_timeout_s: float = 30.0
-    first_timeout_s: float = 60.0
+    first_timeout_s: float = 180.0  # a million characters of prompt at 5,600 a second
     total_timeout_s: float = 600.0
     grace_s: float = 20.0  # for running streams after SIGTERM
     state_cache_mb: int = 64  # of states after the beginnings of prompts; 0: none is kept

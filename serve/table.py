@@ -5,6 +5,7 @@
 A group shares its weights; a table may hold several groups.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -61,10 +62,14 @@ class Table:
         finite = rows_finite(outputs, self.bundle.manifest)
         for row, (stream, steps) in enumerate(zip(group, num_steps, strict=True)):
             if not finite[row]:
-                stream.finish("error", not_finite(stream))
-                continue
+                # What came before is good, and a stream may have ended there, whatever the run's
+                # length; a state that is asked for isn't.
+                steps = 0 if stream.saves else num_finite(logprobs[row][:steps])
             logits = outputs["logits"][:steps, row] if stream.deliver_logits else None
             stream.take(tokens[row][:steps], logprobs[row][:steps], logits)
+            if not finite[row]:
+                stream.finish("error", not_finite(stream))  # no more than it has ended already
+                continue
             if stream.caches and stream.position <= stream.first_own:
                 self._publish(stream)
             if stream.rewinds:
@@ -83,6 +88,11 @@ class Table:
         self.slots.put(stream.slot, before)
         stream.rewind(int(feeds["position"][row]))
         self._feeds.move(stream.slot, stream)
+
+
+def num_finite(logprobs: Sequence[float]) -> int:
+    """How many come before the first that is no number, or infinite."""
+    return next((i for i, x in enumerate(logprobs) if not math.isfinite(x)), len(logprobs))
 
 
 def not_finite(stream: Stream) -> RequestError:

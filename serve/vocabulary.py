@@ -6,6 +6,7 @@ character of code point n.
 
 import codecs
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,7 +64,7 @@ class Vocabulary:
             raise invalid(field, f"{sentence}, expected ids from 0 to {len(self) - 1}")
         return found
 
-    def decode(self, indices: Sequence[int] | NDArray[np.int64]) -> str:
+    def decode(self, indices: Sequence[int] | NDArray[np.integer[Any]]) -> str:
         """The text of indices; bytes that are no UTF-8 become U+FFFD."""
         codes = self._codes[np.asarray(indices, np.int64)]
         if self.is_bytes:

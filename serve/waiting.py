@@ -5,7 +5,7 @@ engine holds its lock around every call.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from serve.deadlines import Limits
 from serve.stream import Life, Stream
@@ -17,6 +17,7 @@ class Waiting:
 
     def __init__(self, limits: Limits) -> None:
         self.live, self.background = deque[Stream](), deque[Stream]()
+        self._max_held = limits.max_held_characters
         self._bounds = (
             (self.live, limits.max_waiting, "max_waiting"),
             (self.background, limits.max_queued_background, "max_queued_background"),
@@ -29,8 +30,9 @@ class Waiting:
     def __bool__(self) -> bool:
         return bool(self.live or self.background)
 
-    def put(self, streams: list[Stream]) -> None:
-        """Queue streams, all or none; `RequestError` where there are too many."""
+    def put(self, streams: list[Stream], running: Iterable[Stream]) -> None:
+        """Queue streams, all or none; `RequestError` where there are too many, or too long ones
+        beside those that wait and run."""
         for queue, most, limit in self._bounds:
             asked = sum(self._queue_of(stream) is queue for stream in streams)
             if asked > most:
@@ -42,8 +44,18 @@ class Waiting:
                     f"found {len(queue)} streams waiting and {asked} more asked "
                     f"for, expected at most {most} ({limit}); try again later",
                 )
+        self._require_room(streams, running)
         for stream in streams:
             self._queue_of(stream).append(stream)
+
+    def _require_room(self, streams: list[Stream], running: Iterable[Stream]) -> None:
+        held, asked = num_characters((*self.live, *running)), num_characters(streams)
+        if asked and held + asked > self._max_held:
+            raise RequestError(
+                "queue_full",
+                f"found {held} characters in the prompts that wait and run and {asked} more, "
+                f"expected at most {self._max_held} (max_held_characters); try again later",
+            )
 
     def take(self, enter: Callable[[Stream], bool]) -> list[Stream]:
         """Those that `enter` found a slot for; background ones only if no live one still waits."""
@@ -62,6 +74,11 @@ class Waiting:
 
     def _queue_of(self, stream: Stream) -> deque[Stream]:
         return self.background if stream.background else self.live
+
+
+def num_characters(streams: Iterable[Stream]) -> int:
+    """Of the prompts of live streams; what choices share counts once."""
+    return sum({id(s.forced): len(s.forced) for s in streams if not s.background}.values())
 
 
 def _take(queue: deque[Stream], enter: Callable[[Stream], bool]) -> list[Stream]:

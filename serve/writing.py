@@ -186,6 +186,7 @@ async def open_writing(host: Host, request: GenerateRequest, paired: bool = Fals
     vocabulary = host.vocabularies[bundle.name]
     await asyncio.sleep(0)  # checking the fields may have been long; so may this be
     prompts = encode_prompts(request, vocabulary)
+    request.prompt = ""  # long ones are not held twice: from here on the indices stand for it
     settings = _settings(request, vocabulary)
     stops = [encode_stop(stop, vocabulary, request.unknown) for stop in request.stops]
     if paired and request.ablation is None:

@@ -174,6 +174,49 @@ def test_a_state_that_is_not_finite_ends_its_own_stream_only(
     assert alone(engine, stream(bundle)) == expected  # in the slot that the sick one had
 
 
+class FailsAt:
+    """A session whose values are no numbers from a character on, as a run of any length sees it."""
+
+    def __init__(self, bundle: Bundle, position: int) -> None:
+        self.initial, self._session, self._position = bundle.initial, bundle.plain.session, position
+
+    def run(self, feeds: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        outputs = self._session.run(feeds)
+        ends = feeds["position"] + feeds["num_steps"]  # (B)
+        steps = np.arange(len(outputs["logprob"]))[:, None] + feeds["position"]  # (K, B)
+        outputs["logprob"] = np.where(steps >= self._position, np.nan, outputs["logprob"])
+        for name in self.initial:
+            outputs[f"next.{name}"][ends > self._position] = np.nan
+        return outputs
+
+
+@pytest.mark.parametrize("position", [0, 40, 47, 48, 60])
+def test_a_stream_that_leaves_the_numbers_writes_what_came_before(
+    engine: Engine, bundle: Bundle, position: int
+) -> None:
+    characters, logprobs = alone(engine, stream(bundle))
+    found = stream(bundle, session=FailsAt(bundle, position))
+    known = max(0, position - len(PROMPT))
+    assert alone(engine, found) == (characters[:known], logprobs[:known])
+    assert found.error is not None and found.error.code == "model_error"
+
+
+@pytest.mark.parametrize("saves", [False, True])
+def test_a_stop_before_the_numbers_end_is_a_stop(
+    engine: Engine, bundle: Bundle, saves: bool
+) -> None:
+    characters, _ = alone(engine, stream(bundle))
+    stops = (tuple(characters[9:12]),)
+    length = len(alone(engine, stream(bundle, stops=stops))[0])
+    session = FailsAt(bundle, len(PROMPT) + length + 3)
+    found = stream(bundle, session=session, stops=stops, saves=saves)
+    written, _ = alone(engine, found)
+    if saves:  # its state would be one of the run
+        assert found.error is not None and found.saved is None
+    else:
+        assert found.finish_reason == "stop" and written == characters[:length]
+
+
 def test_a_run_that_fails_ends_its_own_group_only(
     engine: Engine, bundles: dict[str, Bundle]
 ) -> None:
@@ -204,6 +247,22 @@ def test_a_stream_starts_from_the_initial_state_of_its_session(bundle: Bundle) -
     np.testing.assert_array_equal(
         table.slots.rows(plain.slot)[state.name], bundle.initial[state.name]
     )
+
+
+def test_prompts_that_are_held_are_bounded_together(bundle: Bundle) -> None:
+    engine = Engine([bundle], Limits(max_streams=1, max_held_characters=100))
+    long = "a" * 40
+    first, second = stream(bundle, long), stream(bundle, long)
+    engine.submit([first, second])
+    engine.tick()  # one runs, one waits
+    with pytest.raises(RequestError, match="found 80 characters .* and 40 more.*held_characters"):
+        engine.submit([stream(bundle, long)])
+    shared = Vocabulary(bundle.manifest.vocabulary).encode("a" * 20, "prompt", "error")
+    plain = bundle.plain.session
+    choices = [Stream(bundle, plain, shared, max_tokens=1, seed=i) for i in range(9)]
+    engine.submit(choices)  # one prompt
+    finish(engine, [first, second, *choices])
+    engine.submit([stream(bundle, long)])
 
 
 def test_a_full_queue_refuses_all_of_a_request_and_takes_others_later(

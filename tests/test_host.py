@@ -173,6 +173,20 @@ def test_a_model_that_leaves_the_numbers_again_and_again_turns_readiness_off(
     run(work, OSM)
 
 
+def test_a_sick_model_beside_a_healthy_one_turns_readiness_off_too(tmp_path: Path) -> None:
+    async def work(host: Host) -> None:
+        await host.load(edited(tmp_path / "sick", overflow))
+        for _ in range(5):
+            with pytest.raises(RequestError):
+                await write(host)
+            assert len(await write(host, model=TANH)) == 60
+        assert not host.readiness()["ready"]
+        host.unload(OSM)
+        assert host.readiness()["ready"]
+
+    run(work, OSM, TANH)
+
+
 def test_an_ablation_that_leaves_the_numbers_does_not() -> None:
     class Sick:
         def __init__(self, session: Any) -> None:
