@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from serve.stream import Life, Stream
 from serve.wire.errors import RequestError
 
+UNREAD_TIMEOUT_S = 30.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -18,7 +20,9 @@ class Limits:
     queue_timeout_s: float = 30.0  # from arrival to a slot
     first_timeout_s: float = 180.0  # from the slot to the first written character
     total_timeout_s: float = 600.0  # from arrival to the last character
-    unread_timeout_s: float = 30.0  # that a stream rests because its client doesn't read
+    unread_timeout_s: float = (
+        UNREAD_TIMEOUT_S  # that a stream rests because its client doesn't read
+    )
     state_cache_bytes: int = 64 << 20  # of states after the beginnings of prompts
     ablation_cache_bytes: int = 256 << 20  # of sessions of ablated models
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from serve.call import Call
+from serve.deadlines import UNREAD_TIMEOUT_S
 from serve.gate import Gate
 from serve.tracing import Tracing
 
@@ -11,8 +12,13 @@ from serve.tracing import Tracing
 class Entrance:
     """Opens a `Call` for each request and lets it through the gate."""
 
-    def __init__(self, gate: Gate | None = None, tracing: Tracing | None = None) -> None:
-        self.gate, self.tracing = gate or Gate(), tracing or Tracing()
+    def __init__(
+        self,
+        gate: Gate | None = None,
+        tracing: Tracing | None = None,
+        patience_s: float = UNREAD_TIMEOUT_S + 5.0,  # that one write waits; streams end before
+    ) -> None:
+        self.gate, self.tracing, self.patience_s = gate or Gate(), tracing or Tracing(), patience_s
 
     def open(self, wire: str, method: str, headers: Mapping[str, str], quiet: bool = False) -> Call:
         """The record of a request, to be used as a context around all of it."""

@@ -1,15 +1,15 @@
 """The way in over HTTP: every request gets its id, passes the gate, and leaves a line in the log.
 
-Plain ASGI: a chunk of a stream costs one look at its type, and no task, queue or copy.
+Plain ASGI: a chunk of a stream costs a look at its type and two at the clock, but no task, queue or
+copy.
 """
-
-from collections.abc import Awaitable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serve.call import Call
 from serve.entrance import Entrance
 from serve.openai_api import error_response
+from serve.patience import Patience
 from serve.wire.errors import RequestError
 
 OPEN = ("/", "/livez", "/readyz", "/healthz", "/metrics", "/docs.json")  # need no key
@@ -31,10 +31,14 @@ class HttpEntrance:
         path = scope["path"]
         method = f"{scope['method']} {path}"
         with self._entrance.open("http", method, headers, path in QUIET) as call:
-            named = name_answer(call, send)
+            patience = Patience(self._entrance.patience_s)
+            named = name_answer(call, send, patience)
             try:
                 with self._entrance.admit(call, headers, needs_key(scope["method"], path)):
-                    await self._app(scope, receive, named)
+                    with patience.watch():
+                        await self._app(scope, receive, named)
+                    if patience.is_over:
+                        call.error = "timeout"
             except RequestError as error:
                 await error_response(error)(scope, receive, named)
             finally:
@@ -47,14 +51,17 @@ def needs_key(method: str, path: str) -> bool:
     return not (is_open and method in ("GET", "HEAD"))
 
 
-def name_answer(call: Call, send: Send) -> Send:
-    """A `send` that puts the request's id into the answer's headers, and notes the status."""
+def name_answer(call: Call, send: Send, patience: Patience) -> Send:
+    """A `send` that puts the request's id into the answer's headers, notes the status, and says
+    when it waits."""
     request_id = (b"x-request-id", call.request_id.encode())
 
-    def named(message: Message) -> Awaitable[None]:
+    async def named(message: Message) -> None:
         if message["type"] == "http.response.start":
             call.status = message["status"]
             message = {**message, "headers": [*message.get("headers", ()), request_id]}
-        return send(message)
+        patience.begin()
+        await send(message)
+        patience.end()
 
     return named

@@ -1,0 +1,51 @@
+"""How long a client may leave unread what is sent to it.
+
+A write to a client that doesn't read waits for as long as the connection lives. Its request would
+keep its streams' memory, its place among the key's and its line in the log for all that time.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Patience:
+    """Cancels the task that it was made in once one of its writes has waited for so long.
+
+    Looked at four times in that span, so a write costs two readings of a clock and no timer.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self.limit_s, self.is_over = limit_s, False
+        self._task, self._since = asyncio.current_task(), 0.0
+
+    def begin(self) -> None:
+        """A write begins."""
+        self._since = time.monotonic()
+
+    def end(self) -> None:
+        """The write has ended."""
+        self._since = 0.0
+
+    @contextmanager
+    def watch(self) -> Iterator[None]:
+        """Look at the writes for as long as this is open; the cancellation ends with it."""
+        self._look_later()
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not self.is_over or self._task is None or self._task.uncancel() > 0:
+                raise
+        finally:
+            self._handle.cancel()
+
+    def _look_later(self) -> None:
+        self._handle = asyncio.get_running_loop().call_later(self.limit_s / 4, self._look)
+
+    def _look(self) -> None:
+        if self._since and time.monotonic() - self._since > self.limit_s and self._task is not None:
+            self.is_over = True
+            self._task.cancel()
+        else:
+            self._look_later()

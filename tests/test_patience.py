@@ -1,0 +1,116 @@
+"""Clients that don't read what they asked for, over real sockets."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import uvicorn
+
+from serve.access import Key, hash_key
+from serve.entrance import Entrance
+from serve.gate import Gate
+from serve.host import Host
+from serve.http_entrance import HttpEntrance
+from serve.openai_api import make_app
+from serve.patience import Patience
+from serve.runtime import load_bundles
+from serve.settings import SHIPPED
+
+TANH = "tanh-rnn-shakespeare"
+KEY = "a key of a client that does not read"
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[Host]:
+    host = Host(load_bundles([SHIPPED / TANH], "cpu", 1))
+    host.start()
+    yield host
+    host.close()
+
+
+@asynccontextmanager
+async def serving(app: Any) -> AsyncIterator[int]:
+    """The port of a server in this loop."""
+    config = uvicorn.Config(app, port=0, log_level="critical", lifespan="off", access_log=False)
+    server = uvicorn.Server(config)
+    running = asyncio.create_task(server.serve())
+    while not server.started:
+        await asyncio.sleep(0.01)
+    yield server.servers[0].sockets[0].getsockname()[1]
+    server.should_exit = server.force_exit = True
+    await running
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not true():
+            await asyncio.sleep(0.02)
+
+
+def ask_without_reading(port: int, body: dict[str, Any]) -> socket.socket:
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.connect(("127.0.0.1", port))
+    content = json.dumps(body).encode()
+    head = "POST /v1/completions HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\n"
+    head += f"Authorization: Bearer {KEY}\r\nContent-Length: {len(content)}\r\n\r\n"
+    connection.sendall(head.encode() + content)
+    return connection
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_who_reads_nothing_keeps_neither_slot_nor_place(host: Host, stream: bool) -> None:
+    async def work() -> None:
+        gate = Gate([Key(name="one", sha256=hash_key(KEY), max_concurrent=1)])
+        app = HttpEntrance(make_app(lambda: host), Entrance(gate, patience_s=0.4))
+        body = {"prompt": "A", "max_tokens": 9_500, "logprobs": 20, "stream": stream}
+        async with serving(app) as port:
+            connections = []
+            for _ in range(2):  # the second finds the place of the first free
+                connections.append(await asyncio.to_thread(ask_without_reading, port, body))
+                await until(lambda: gate._accounts[0].num_running == 1)
+                await until(lambda: gate._accounts[0].num_running == 0)
+                await until(lambda: host.engine.num_running == 0)
+            for connection in connections:
+                connection.close()
+
+    asyncio.run(work())
+
+
+def test_only_a_write_that_waits_is_too_long() -> None:
+    async def work() -> list[str]:
+        told = []
+        patience = Patience(0.1)
+        with patience.watch():
+            await asyncio.sleep(0.3)  # no write: a client may wait for its answer
+            for _ in range(4):
+                patience.begin()
+                await asyncio.sleep(0.05)
+                patience.end()
+            told.append("written")
+            patience.begin()
+            await asyncio.sleep(60)
+        told.append("left" if patience.is_over else "lost")
+        await asyncio.sleep(0.2)  # nothing cancels what comes after
+        return told
+
+    assert asyncio.run(work()) == ["written", "left"]
+
+
+def test_another_cancellation_passes() -> None:
+    async def work() -> None:
+        with Patience(60.0).watch():
+            await asyncio.sleep(60)
+
+    async def outside() -> None:
+        task = asyncio.create_task(work())
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(outside())
