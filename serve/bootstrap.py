@@ -76,8 +76,8 @@ def contrast(
 ) -> Json:
     """Scores, what the ablation changed, and intervals: the part of a page that is computed.
 
-    `mass`: what the ablation removed; None: it isn't known. Numbers that aren't finite become None,
-    and `warnings` say why. Takes seconds for many resamples: call it off the event loop.
+    `mass`: what the deltas are divided by; None: by nothing. Numbers that aren't finite become
+    None, and `warnings` say why. Takes seconds for many resamples: call it off the event loop.
     """
     models = {"baseline": baseline} | ({} if ablated is None else {"ablated": ablated})
     points = {name: scores(task, m.table.sum(axis=0)) for name, m in models.items()}
@@ -212,7 +212,7 @@ def _warnings(
     if fvu is None and not models["baseline"].num_strays:
         yield "fvu: the targets never change, so there is no variance to explain; it is undefined"
     if "ablated" in models and not mass:
-        yield "mass: no removed mass is known, so nothing can be divided by it"
+        yield "mass: none was removed, or no more than rounding error, so nothing is divided by it"
     parts = page["intervals"] or {}
     unsure = {
         key

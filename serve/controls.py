@@ -9,26 +9,28 @@ from typing import Any
 
 from serve.ablation import canonical, controls
 from serve.ablation_page import parse_ablation
-from serve.edits import total_mass
 from serve.manifest import Manifest
+from serve.wire.errors import invalid
 from serve.wire.requests import MAX_SEED
 
 Json = Any
 
 
 def control_of(ablation: Mapping[str, Json], seed: int, manifest: Manifest) -> dict[str, Json]:
-    """An ablation with a random edit in the place of every edit that removes something."""
-    return canonical(controls(parse_ablation(ablation, manifest), seed))
+    """An ablation with a random edit in the place of every edit that removes something.
+
+    `RequestError` where none does: it would be its own control.
+    """
+    parsed = parse_ablation(ablation, manifest)
+    if all(edit.op in ("random", "symmetry") for edit in parsed.edits):
+        expected = "some edit that is neither random nor a symmetry"
+        raise invalid("controls", f"found none of this ablation, expected {expected}")
+    return canonical(controls(parsed, seed))
 
 
 def seeds_of(first: int, count: int) -> list[int]:
     """The seeds of a point's controls; past the largest one they begin again at 0."""
     return [(first + i) % (MAX_SEED + 1) for i in range(count)]
-
-
-def combined_mass(removed: Sequence[Mapping[str, Json]]) -> float | None:
-    """The mass that the edits of an ablation removed together; None where it means nothing."""
-    return total_mass(removed) if removed else 0.0
 
 
 def summary_of(runs: Sequence[Mapping[str, Json]]) -> dict[str, Json]:

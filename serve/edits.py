@@ -2,12 +2,13 @@
 
     mass = ‖ΔW‖_F / ‖W‖_F, for schur ‖ΔT‖_F / ‖T‖_F, which is the same number
 
-The mass of several edits together is √(Σ (mass_i ‖W_i‖)² / Σ ‖W_i‖²), over what they name.
+Each edit's mass is relative to what the edits before it have left; serve/mass.py has that of all
+of them together.
 """
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,7 @@ from serve.ablation import Ablation, AblationError, Edit
 from serve.ablation_page import ALPHA, find_target, ops_of
 from serve.json_page import Json
 from serve.manifest import Manifest, Target
+from serve.mass import mass_page, total_mass
 from serve.operations import Outcome, Part, operate, ordered
 from serve.schur import Floats, Spectrum, frobenius
 
@@ -34,6 +36,7 @@ class Removed:
     op: str
     mass: float
     norm: float  # ‖W‖_F of the target before
+    negligible: bool = False  # whether the mass is no more than rounding error
     spectrum: Spectrum | None = None  # of the target before the edit; schur, and what is like it
     detail: dict[str, Json] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
@@ -45,6 +48,7 @@ class Applied:
 
     weights: dict[str, Array]
     removed: tuple[Removed, ...]
+    mass: dict[str, Json]  # of all together, as `mass_page` says
 
 
 def apply_ablation(ablation: Ablation, weights: Weights, manifest: Manifest) -> Applied:
@@ -59,7 +63,9 @@ def apply_ablation(ablation: Ablation, weights: Weights, manifest: Manifest) -> 
         where = f"ablation.edits[{index}]"
         apply = _apply_symmetry if edit.kind is not None else _apply_to_target
         removed.append(apply(edit, weights, edited, manifest, where))
-    return Applied(weights=edited, removed=tuple(removed))
+    together = total_mass(weights, edited, _named(ablation, weights, manifest))
+    mass = mass_page(together, [r.mass for r in removed], [r.negligible for r in removed])
+    return Applied(weights=edited, removed=tuple(removed), mass=mass)
 
 
 def removed_json(removed: Removed) -> dict[str, Json]:
@@ -72,15 +78,6 @@ def removed_json(removed: Removed) -> dict[str, Json]:
     }
     page |= spectrum_json(removed.spectrum) if removed.spectrum else {}
     return page | removed.detail | {"warnings": list(removed.warnings)}
-
-
-def total_mass(removed: Sequence[Mapping[str, Json]]) -> float | None:
-    """The mass of edits together, from their JSON; None where there is none or it means nothing."""
-    if len(removed) == 1:
-        return float(removed[0]["mass"])
-    whole = math.fsum(page["norm"] ** 2 for page in removed)
-    gone = math.fsum((page["mass"] * page["norm"]) ** 2 for page in removed)
-    return math.sqrt(gone / whole) if whole else None
 
 
 def structure(manifest: Manifest, weights: Weights) -> list[dict[str, Json]]:
@@ -123,9 +120,8 @@ def symmetries(manifest: Manifest) -> list[dict[str, Json]]:
 def view(weights: Weights, target: Target, where: str) -> Array:
     """A target's part of its weight, as the target's shape; `AblationError` if it isn't so."""
     weight = weights.get(target.weight, np.empty(0))
-    bounds = target.slice or [(0, size) for size in weight.shape]
-    fits = target.weight in weights and weight.dtype.kind == "f" and len(bounds) == weight.ndim
-    slices = tuple(slice(start, stop) for start, stop in bounds)
+    slices = _slices(target, weight)
+    fits = target.weight in weights and weight.dtype.kind == "f" and len(slices) == weight.ndim
     part = weight[slices] if fits and slices else weight  # a number stays an array
     # Axes of length 1 may be dropped: one head of (heads, d, d) is a (d, d) target
     if not fits or [s for s in part.shape if s != 1] != [s for s in target.shape if s != 1]:
@@ -136,6 +132,26 @@ def view(weights: Weights, target: Target, where: str) -> Array:
     else:
         return part.reshape(target.shape)
     raise AblationError(f"{where}.target", found, expected, "export the bundle again")
+
+
+def _slices(target: Target, weight: Array) -> tuple[slice, ...]:
+    bounds = target.slice or [(0, size) for size in weight.shape]
+    return tuple(slice(start, stop) for start, stop in bounds)
+
+
+def _named(ablation: Ablation, weights: Weights, manifest: Manifest) -> dict[str, Array]:
+    """By weight, which entries the edits name."""
+    named: dict[str, Array] = {}
+    for edit in ablation.edits:
+        if edit.kind is not None:
+            moves = next(s.actions for s in manifest.symmetries if s.name == edit.kind)
+            named |= {a.weight: np.ones(weights[a.weight].shape, bool) for a in moves}
+        else:
+            target = find_target(edit.place, "ablation", manifest)
+            weight = weights[target.weight]
+            named.setdefault(target.weight, np.zeros(weight.shape, bool))
+            named[target.weight][_slices(target, weight)] = True
+    return named
 
 
 def spectrum_json(spectrum: Spectrum) -> dict[str, Json]:
@@ -161,16 +177,22 @@ def _apply_to_target(
     if np.array_equal(after, part):
         found = f"that it changes no entry of {target.name}"
         raise AblationError(where, found, "something to remove", "leave it out")
-    mass, doubts = _mass(before, after, outcome.spectrum)
+    mass, noise = _mass(before, after, outcome.spectrum)
+    doubts = [*(outcome.spectrum.warnings if outcome.spectrum else ())]
+    if math.isinf(mass):
+        doubts.append("the target was 0 before this edit; the mass is relative to its new value")
+    elif mass <= noise:
+        doubts.append(f"mass {mass:.3g} is rounding error of {after.dtype}")
     part[...] = after
     return Removed(
         target=target.name,
         op=edit.op,
-        mass=mass,
+        mass=1.0 if math.isinf(mass) else mass,
         norm=frobenius(before),
+        negligible=mass <= noise,
         spectrum=outcome.spectrum,
         detail=_detail(edit, outcome),
-        warnings=(*(outcome.spectrum.warnings if outcome.spectrum else ()), *doubts),
+        warnings=tuple(doubts),
     )
 
 
@@ -204,10 +226,8 @@ def _apply_symmetry(
     )
 
 
-def _mass(before: Floats, after: Array, spectrum: Spectrum | None) -> tuple[float, list[str]]:
+def _mass(before: Floats, after: Array, spectrum: Spectrum | None) -> tuple[float, float]:
+    """‖ΔW‖_F / ‖W‖_F, infinite where W was 0; and what of it may be rounding error."""
     whole = frobenius(before)
     mass = frobenius(after - before) / whole if whole else math.inf
-    if not math.isfinite(mass):
-        return 1.0, ["the target was 0 before this edit; the mass is relative to its new value"]
-    noise = max(2 * np.finfo(after.dtype).eps, 10 * spectrum.backward_error if spectrum else 0.0)
-    return mass, [f"mass {mass:.3g} is rounding error of {after.dtype}"] if mass <= noise else []
+    return mass, max(2 * np.finfo(after.dtype).eps, 10 * spectrum.backward_error if spectrum else 0)

@@ -42,6 +42,7 @@ Arrays = dict[str, Array]
 ALONG_STEPS = ("forced", "uniform", "inputs", "tokens", "logprob", "logits", "outputs")  # K first
 DTYPES = {"tensor(float)": "float32", "tensor(int64)": "int64"}
 ABLATED_BYTES = 256 << 20  # of ablated sessions, where nobody says another bound
+NOTHING = {"mass": 0.0, "negligible": True, "removed": []}  # the report of an empty ablation
 SILENT = 4  # onnxruntime's log level "fatal": a missing GPU is reported by us, once
 
 
@@ -211,7 +212,7 @@ class Bundle:
     def known(self, ablation: Ablation) -> Variant | None:
         """The model under an ablation if it is at hand, without waiting for anything."""
         if not ablation.edits:
-            return _named(Variant(self.plain.session, {"removed": []}), ablation)
+            return _named(Variant(self.plain.session, dict(NOTHING)), ablation)
         found = self.sessions.find((self._owner, ablation_hash(ablation)))
         return None if found is None else _named(found, ablation)
 
@@ -223,16 +224,15 @@ class Bundle:
         applied = apply_ablation(ablation, self.weights, self.manifest)
         session = self._session(applied.weights)
         self.num_made += 1
-        removed = [removed_json(removed) for removed in applied.removed]
-        num_bytes = session_bytes(applied.weights, self.weights, removed)
-        return Variant(session, {"removed": removed}), num_bytes
+        page = {**applied.mass, "removed": [removed_json(item) for item in applied.removed]}
+        return Variant(session, page), session_bytes(applied.weights, self.weights, page["removed"])
 
 
 def _named(kept: Variant, ablation: Ablation) -> Variant:
     """What is kept, with the name that this caller gave the ablation."""
     assert kept.report is not None
     page = {**canonical(ablation), "hash": ablation_hash(ablation)}
-    return Variant(kept.session, {**page, "removed": kept.report["removed"]})
+    return Variant(kept.session, page | kept.report)
 
 
 def choose_device(wish: str, num_threads: int) -> Device:

@@ -13,8 +13,9 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Protocol
 
 from serve import metrics
-from serve.controls import combined_mass, control_of, seeds_of, summary_of
+from serve.controls import control_of, seeds_of, summary_of
 from serve.host import Host
+from serve.mass import divisor_of
 from serve.runtime import Bundle, Variant
 from serve.sweep_score import ScoreQuery
 from serve.sweep_store import Job
@@ -134,9 +135,10 @@ class SweepJob:
     async def _measure(self, ablation: dict[str, Json]) -> dict[str, Json]:
         variant = await self._host.variant(self._query.bundle, ablation)
         assert variant.report is not None
-        mass = combined_mass(variant.report["removed"])
-        page = await self._query.measure(variant, mass)
-        per_mass = page["delta"] / mass if mass and page["delta"] is not None else None
+        divisor = divisor_of(variant.report)
+        page = await self._query.measure(variant, divisor)
+        per_mass = page["delta"] / divisor if divisor and page["delta"] is not None else None
+        mass = variant.report["mass"]
         return {"mass": mass, **page, "per_mass": per_mass, "ablation": variant.report}
 
     async def _control(self, ablation: dict[str, Json], seed: int) -> dict[str, Json]:
@@ -145,7 +147,7 @@ class SweepJob:
             control = control_of(ablation, seed, bundle.manifest)
             variant = await self._host.variant(bundle, control)
             assert variant.report is not None
-            mass = combined_mass(variant.report["removed"])
+            mass = variant.report["mass"]
             return {"mass": mass, "delta": await self._query.delta(variant), "error": None}
 
         try:

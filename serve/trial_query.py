@@ -28,9 +28,9 @@ from serve.bootstrap import (
     weight_of,
 )
 from serve.call import note_query
-from serve.edits import total_mass
 from serve.host import Host
 from serve.manifest import BundleError, TaskSpec
+from serve.mass import divisor_of
 from serve.runtime import Bundle, Session
 from serve.trial_upload import read_json_trials, read_safetensors_trials
 from serve.trials import BATCH, Trials, run_pieces
@@ -57,9 +57,10 @@ async def answer_trials(
     ablated = None
     if request.ablation is not None:
         ablated = await measure(host, bundle, variant.session, trials)
-    numbers = (mass_of(variant.report), request.resamples, request.seed)
+    numbers = (divisor_of(variant.report), request.resamples, request.seed)
     page = await host.trials.run(contrast, task_of(bundle), baseline, ablated, *numbers)
-    return {"model": bundle.name, **page, "ablation": variant.report}
+    mass = None if variant.report is None else variant.report["mass"]
+    return {"model": bundle.name, **page, "mass": mass, "ablation": variant.report}
 
 
 async def measure(host: Host, bundle: Bundle, session: Session, trials: Trials) -> Measured:
@@ -126,11 +127,6 @@ def own_trials(bundle: Bundle) -> Trials:
     except BundleError as error:
         raise RequestError("model_error", str(error)) from None
     return found
-
-
-def mass_of(report: dict[str, Any] | None) -> float | None:
-    """What an ablation removed, of all its edits together; None where it isn't known."""
-    return None if report is None else total_mass(report["removed"])
 
 
 async def _asked_trials(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from serve.controls import combined_mass, control_of, seeds_of, summary_of
+from serve.controls import control_of, seeds_of, summary_of
 from serve.grid import expand, name_of, span
 from serve.manifest import Manifest, read_manifest
 from serve.settings import SHIPPED
@@ -138,14 +138,10 @@ def test_controls_replace_every_edit_and_seeds_follow(manifest: Manifest) -> Non
     edits = [{"target": "readout", "op": "zero"}, {"target": "recurrent", "op": "identity"}]
     control = control_of({"name": "x", "edits": edits}, 7, manifest)
     assert control["edits"] == [{"op": "random", "like": edit, "seed": 7} for edit in edits]
-    assert control_of(control, 8, manifest) == control  # a control of a control is itself
+    for has_none in (control, {"edits": list[Any]()}):  # a control's would be itself
+        with pytest.raises(RequestError, match="neither random nor a symmetry"):
+            control_of(has_none, 8, manifest)
     assert seeds_of(MAX_SEED, 2) == [MAX_SEED, 0]
-
-
-def test_masses_combine_by_norm() -> None:
-    assert combined_mass([]) == 0.0
-    assert combined_mass([{"mass": 0.3, "norm": 0.0}]) == 0.3
-    assert combined_mass([{"mass": 1.0, "norm": 3.0}, {"mass": 0.0, "norm": 4.0}]) == 0.6
 
 
 def test_controls_are_summed_up_without_those_that_failed() -> None:

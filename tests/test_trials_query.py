@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import json
-import math
 import subprocess
 import sys
 import threading
@@ -28,7 +27,7 @@ from serve.host import MAX_QUEUED_TRIALS, Host
 from serve.manifest import TaskSpec
 from serve.runtime import Bundle, Device
 from serve.settings import SHIPPED
-from serve.trial_query import answer_trials, mass_of, measure, task_of
+from serve.trial_query import answer_trials, measure, task_of
 from serve.trial_upload import MAX_TRIAL_BYTES
 from serve.trials import Trials, run_trials, score_trials
 from serve.wire.errors import RequestError
@@ -139,7 +138,7 @@ def trials_counted(spec: TaskSpec, trials: Trials) -> float:
 def test_an_empty_ablation_is_the_plain_model_to_the_bit(host: Host, model: str) -> None:
     page, plain = ask(host, model=model, ablation=EMPTY), ask(host, model=model)
     assert page["ablated"] == page["baseline"] == plain["baseline"]
-    assert set(page["delta"].values()) == {0.0} and page["mass"] is None
+    assert set(page["delta"].values()) == {0.0} and page["mass"] == 0.0
     parts = page["intervals"]
     assert parts["ablated"] == parts["baseline"] == plain["intervals"]["baseline"]
     assert all(bounds == [0.0, 0.0] for bounds in parts["delta"].values())
@@ -223,13 +222,6 @@ def test_what_is_not_finite_is_null_and_said(host: Host) -> None:
     assert "1 of 5 trials gave an output that is not finite" in str(page["warnings"])
     assert page["intervals"]["baseline"]["loss"] is None
     json.dumps(page, allow_nan=False)
-
-
-def test_the_mass_of_edits_together() -> None:
-    assert mass_of(None) is mass_of({"removed": []}) is None
-    assert mass_of({"removed": [{"mass": 0.5}]}) == 0.5
-    both = {"removed": [{"mass": 0.5, "norm": 6.0}, {"mass": 0.5, "norm": 8.0}]}
-    assert mass_of(both) == pytest.approx(math.hypot(3, 4) / 10)
 
 
 # What a caller brings
