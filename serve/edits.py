@@ -24,6 +24,8 @@ from serve.mass import mass_page, total_mass
 from serve.operations import Outcome, Part, operate, ordered
 from serve.schur import Floats, Spectrum, frobenius
 
+ROUNDING = 8  # machine epsilons; weights that were computed have errors of some
+
 Array = NDArray[Any]
 Weights = Mapping[str, Array]
 
@@ -230,4 +232,6 @@ def _mass(before: Floats, after: Array, spectrum: Spectrum | None) -> tuple[floa
     """‖ΔW‖_F / ‖W‖_F, infinite where W was 0; and what of it may be rounding error."""
     whole = frobenius(before)
     mass = frobenius(after - before) / whole if whole else math.inf
-    return mass, max(2 * np.finfo(after.dtype).eps, 10 * spectrum.backward_error if spectrum else 0)
+    return mass, max(
+        ROUNDING * np.finfo(after.dtype).eps, 10 * spectrum.backward_error if spectrum else 0
+    )
