@@ -67,6 +67,16 @@ class Text(Task):
         return "".join(self.vocabulary[i] for i in written)
 
 
+def text_protocol(settings: Settings) -> dict[str, str]:
+    """Which parts a run's text was cut into, and how its scores came about, in words."""
+    symbol = settings.symbols.removesuffix("s")
+    return {
+        "split": data.describe_split(settings.data, settings.symbols),
+        "protocol": f"mean -log2 p over every {symbol} of the split, state carried throughout; the "
+        f"test as one stream from its start, the validation in {VALID_LANES} lanes",
+    }
+
+
 def window_loss(model: Model, xs: Tensor) -> Tensor:
     """Mean negative log-likelihood (nats) of all xs (T + 1, B); the first from a fresh state."""
     _, logits = predict(model, model.weights(), model.init_state(xs.shape[1]), xs[:-1])
