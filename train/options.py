@@ -1,7 +1,7 @@
 """The command line of `torsor train`: a sub-command a family, options from the dataclasses.
 
 Settings and sizes are options by their name; a task's own options carry the task's name, as in
-`--copy-lags`.
+`--copy-lags`. An option that does nothing beside the others is refused.
 """
 
 import argparse
@@ -107,11 +107,28 @@ def open_run(options: Options) -> Run:
         return resume_run(options["out"], options.get("data"))
     chosen = {name: options[name] for name in settings}
     chosen.setdefault("learning_rate", kind.learning_rate)
+    refuse_idle(options)
     picked, task_options = Settings(**chosen), _task_options(options, chosen.get("task", "text"))
     given_sizes = {name: options[name] for name in sizes}
     if "preset" in options:
         given_sizes = _preset_sizes(options, given_sizes, picked, task_options)
     return start_run(options["out"], options["family"], given_sizes, picked, task_options)
+
+
+def refuse_idle(options: Options, stored: Options | None = None) -> None:
+    """Raise `ValueError` for an option that does nothing beside the others.
+
+    A field's metadata say with which value of which other one it acts: `only`. Others that aren't
+    given are as `stored`, or else as by default.
+    """
+    for kind in (Settings, family(options["family"]).Config):
+        fields = dataclasses.fields(kind)
+        values: Options = {field.name: field.default for field in fields}
+        values |= (stored or {}) | options
+        for field in fields:
+            other, expected = field.metadata.get("only", ("", None))
+            if other and field.name in options and values[other] != expected:
+                raise _idle(field.name, other, values[other], expected)
 
 
 def refuse_unlike(first: Run, run: Run) -> None:
@@ -142,11 +159,17 @@ def _task_options(options: Options, task: str) -> Options:
         for field in dataclasses.fields(task_kind(name).Config):
             key = f"{name}-{field.name}".replace("-", "_")
             if key in options and name != task:
-                option = f"--{key.replace('_', '-')}"
-                raise ValueError(f"{option}: found it with --task {task}, expected --task {name}")
+                raise _idle(key, "task", task, name)
             if key in options:
                 found[field.name] = options[key]
     return found
+
+
+def _idle(name: str, other: str, found: str, expected: str) -> ValueError:
+    option, other = (f"--{key.replace('_', '-')}" for key in (name, other))
+    return ValueError(
+        f"{option}: found it with {other} {found}, expected {other} {expected}; leave it out"
+    )
 
 
 def _refuse_changes(options: Options, names: set[str]) -> None:
@@ -175,3 +198,4 @@ def _refuse_changes(options: Options, names: set[str]) -> None:
                 f"{options['out']} was started with {stored[name]}; leave it out, or start anew "
                 "in another --out"
             )
+    refuse_idle(options, stored)
