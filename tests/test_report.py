@@ -17,8 +17,9 @@ import torch
 
 from train.__main__ import main
 from train.byproducts import EVENTS, MARK, REPORT, REPORT_PART
-from train.checkpoint import CheckpointError, refuse_other_things
+from train.checkpoint import CheckpointError
 from train.loop import train, train_iteration
+from train.place import refuse_other_things
 from train.plots import MOST, Series, angle_plot, band_plot, line_plot, plain, plane_plot, thin
 from train.report import visible, write_report
 from train.run import Run, resume_run, save_run, start_run

@@ -417,6 +417,31 @@ def test_a_left_over_part_is_written_anew(start: Start) -> None:
     assert not part.exists()
 
 
+def test_a_checkpoint_that_is_there_is_not_written_again(start: Start) -> None:
+    run = start()
+    folder = save_run(run)
+    assert folder is not None
+    written = inodes(folder)
+    assert save_run(run) == folder and inodes(folder) == written
+
+
+def inodes(folder: Path) -> list[int]:
+    return [path.stat().st_ino for path in (folder, *sorted(folder.iterdir()))]
+
+
+@pytest.mark.parametrize("name", [*FILES, "trainer.json"])
+def test_a_checkpoint_that_is_damaged_is_written_again(start: Start, name: str) -> None:
+    run = start()
+    folder = save_run(run)
+    assert folder is not None
+    whole = (folder / name).read_bytes()
+    (folder / name).write_bytes(whole + b" ")
+    assert save_run(run) == folder and (folder / name).read_bytes() == whole
+    run.record(loss=1.0)
+    save_run(run)
+    assert metrics(folder) == metrics(run.folder) != []
+
+
 def test_only_the_newest_checkpoints_stay(start: Start) -> None:
     run = start()
     numbers = (5, 40, 999_999, 1_000_000)
