@@ -112,7 +112,8 @@ def test_a_finished_run_has_a_page_with_its_scores_curves_and_spectra(
         assert piece in told, piece
     assert f"{run.model.num_parameters():,} parameters" in told
     assert page.seen.count("svg") == len(page.texts["title"]) - 1 == len(page.texts["desc"]) >= 7
-    assert ("orthogonality" in told.lower()) == (name == "osm-rnn")
+    for piece in ("orthogonality", "generator norms"):
+        assert (piece in told.lower()) == (name == "osm-rnn"), piece
     assert "torsor export" in page.text_of("pre") and "--resume" not in page.text_of("pre")
 
 

@@ -82,6 +82,10 @@ class Task(ABC):
     def evaluate(self, model: Model, part: Part) -> Scores:
         """How well a model does on what it never trained on."""
 
+    @abstractmethod
+    def probe(self, num_trials: int, num_steps: int) -> Tensor:
+        """The first inputs of a few trials that validate, always the same: (T, B) or (T, B, V)."""
+
     def write(self, model: Model, seed: int) -> str | None:
         """A text that the model writes, of tasks where it can."""
         del model, seed

@@ -61,6 +61,13 @@ class Text(Task):
             return {"bpc": bits_per_character(model, self.splits.test)}
         return {"bpc": bits_per_character(model, self.splits.valid, VALID_LANES)}
 
+    def probe(self, num_trials: int, num_steps: int) -> Tensor:
+        """Windows that stand evenly in the validation part."""
+        ids = self.splits.valid
+        T = min(num_steps, len(ids))
+        starts = torch.linspace(0, len(ids) - T, num_trials).long()
+        return ids[torch.arange(T).unsqueeze(-1) + starts]
+
     def write(self, model: Model, seed: int) -> str:
         """A text sampled from the initial state."""
         written = write_text(model, SAMPLE_CHARACTERS, seed)
