@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from train.checkpoint import find_checkpoint, read_checkpoint
-from train.model import family, family_names
+from train.model import Model, family, family_names
 from train.presets import BUDGETS, fit_sizes
 from train.run import Run, refuse_mismatch, resume_run, start_run
 from train.settings import Settings
@@ -38,7 +38,7 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
             argument_default=argparse.SUPPRESS,
         )
         _add_places(command)
-        own = {"learning_rate": kind.learning_rate}
+        own = {"learning_rate": _tell_rates(kind)}
         _add_options(command.add_argument_group("training"), "", Settings, own)
         sizes = command.add_argument_group("sizes")
         budget = f"at most so many parameters, by --{kind.grows}"
@@ -49,6 +49,12 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
                 group = command.add_argument_group(f"with --task {task}")
                 _add_options(group, f"{task}-", task_kind(task).Config, {})
     return parser
+
+
+def _tell_rates(kind: type[Model]) -> str:
+    *most, last = (name for name in task_names() if task_kind(name).long)
+    rest = f"; for {', '.join(most)} and {last}: {kind.long_learning_rate}"
+    return f"{kind.learning_rate}" + (rest if kind.long_learning_rate else "")
 
 
 def _add_places(command: argparse.ArgumentParser) -> None:
@@ -106,13 +112,18 @@ def open_run(options: Options) -> Run:
         _refuse_changes(options, sizes | settings - {"data"})
         return resume_run(options["out"], options.get("data"))
     chosen = {name: options[name] for name in settings}
-    chosen.setdefault("learning_rate", kind.learning_rate)
+    chosen.setdefault("learning_rate", default_rate(kind, chosen.get("task", "text")))
     refuse_idle(options)
     picked, task_options = Settings(**chosen), _task_options(options, chosen.get("task", "text"))
     given_sizes = {name: options[name] for name in sizes}
     if "preset" in options:
         given_sizes = _preset_sizes(options, given_sizes, picked, task_options)
     return start_run(options["out"], options["family"], given_sizes, picked, task_options)
+
+
+def default_rate(kind: type[Model], task: str) -> float:
+    """The peak of the learning rate that suits a family on a task."""
+    return (task_kind(task).long and kind.long_learning_rate) or kind.learning_rate
 
 
 def refuse_idle(options: Options, stored: Options | None = None) -> None:

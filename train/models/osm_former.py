@@ -102,6 +102,7 @@ class OsmFormer(Windowed):
     family = "osm-former"
     Config = OsmFormerConfig
     learning_rate = 0.015
+    long_learning_rate = 0.003
     correct_every = 0  # every state is made anew from its character: nothing drifts
     grows = "d"
 

@@ -63,6 +63,7 @@ class OsmRnn(Model):
     family = "osm-rnn"
     Config = OsmRnnConfig
     learning_rate = 0.015
+    long_learning_rate = 0.003
     learning_rates = {"tokens": 0.5, "mixing.matrix": 0.25}
     dropped = ("mixing", "input")
     correct_every = 16

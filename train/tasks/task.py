@@ -60,6 +60,7 @@ class Task(ABC):
     name: ClassVar[str]
     Config: ClassVar[Any]  # frozen dataclass; its fields are command-line options
     takes: ClassVar[Literal["characters", "vectors"]] = "vectors"
+    long: ClassVar[bool] = False  # hundreds of steps a trial: gradients explode at smaller rates
     headline: ClassVar[str]  # the score that a table shows
     better: ClassVar[Literal["lower", "higher"]] = "lower"
 
