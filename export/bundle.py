@@ -53,15 +53,11 @@ from serve.manifest import (
 from train.checkpoint import CheckpointError, find_checkpoint, read_checkpoint
 from train.matrix_exp import observed_angles
 from train.model import Model, State, Weights, family
-from train.tasks.text import VALID_LANES
+from train.settings import Settings
+from train.tasks.text import text_protocol
 
 INITIAL = "initial."  # prefix of initial states among the weights
 SCORES = ("valid_", "test_")  # prefixes of scores in metrics.jsonl
-TEXT_SPLIT = "characters in order: 90 % training, 5 % validation, 5 % test"
-BPC_PROTOCOL = (
-    "mean -log2 p over every character of the split, state carried throughout; the test as one "
-    f"stream from its start, the validation in {VALID_LANES} lanes"
-)
 PROBE_STREAMS, PROBE_CHARACTERS = 32, 512
 
 
@@ -126,10 +122,9 @@ def provenance(
     """How the model was trained and what it scored, from the checkpoint's own record."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     scores = {k: x for line in lines for k, x in line.items() if k.startswith(SCORES)}
-    text = {"split": TEXT_SPLIT, "protocol": BPC_PROTOCOL}
     return {
         "data": config["data"],
-        **(text if task is None else task_protocol(task)),
+        **(text_protocol(Settings(**config["training"])) if task is None else task_protocol(task)),
         "iteration": iteration,
         **scores,
         "settings": config["training"] | {"data": config["data"]["name"]},  # not a path

@@ -47,10 +47,11 @@ from serve.manifest import GRAPH_FILE, MANIFEST_FILE, WEIGHTS_FILE, read_manifes
 from serve.runtime import Bundle, Device, Session
 from serve.settings import SHIPPED
 from train.checkpoint import Tensors, find_checkpoint, read_checkpoint, write_checkpoint
+from train.data import load_text
 from train.loop import train
 from train.model import Model, State, Weights, family, family_names, predict
 from train.presets import count_parameters
-from train.run import start_run
+from train.run import save_run, start_run
 from train.settings import Settings
 
 TEXT_FAMILIES = [name for name in family_names() if "characters" in family(name).takes]
@@ -363,6 +364,32 @@ def test_families_without_their_optional_weights_export_too(
     assert {target.weight for target in manifest.targets} <= set(stored)
     assert not {"mixing", "recurrent.bias"} & set(stored)
     assert Bundle(tmp_path / "bundle", CPU).name == "bundle"
+
+
+CUT = "characters in order: 90 % training, 5 % validation, 5 % test"
+PUBLISHED = "characters in order, cut as published: its files for training, validation and test"
+
+
+@pytest.mark.parametrize(
+    ("name", "symbols", "split"),
+    [
+        ("python-docs", "characters", CUT),
+        ("python-docs", "bytes", CUT.replace("characters", "bytes")),
+        ("ptb", "characters", PUBLISHED),
+    ],
+)
+def test_the_manifest_says_how_the_text_was_cut_and_into_what(
+    request: pytest.FixtureRequest, tmp_path: Path, name: str, symbols: str, split: str
+) -> None:
+    if name == "ptb":
+        request.getfixturevalue("data_dir")
+    assert (load_text(name, symbols).parts is None) == ("%" in split)
+    settings = Settings(data=name, symbols=symbols)
+    save_run(start_run(tmp_path / "run", "tanh-rnn", {"n": 2}, settings))
+    training = export_bundle(tmp_path / "run", tmp_path / "bundle", quiet=True).training
+    symbol = symbols.removesuffix("s")
+    assert training["split"] == split
+    assert training["protocol"].startswith(f"mean -log2 p over every {symbol} of the split, ")
 
 
 def file_bytes(folder: Path) -> dict[str, bytes]:

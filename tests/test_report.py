@@ -17,8 +17,9 @@ import torch
 
 from train.__main__ import main
 from train.byproducts import EVENTS, MARK, REPORT, REPORT_PART
-from train.checkpoint import CheckpointError, refuse_other_things
+from train.checkpoint import CheckpointError
 from train.loop import train, train_iteration
+from train.place import refuse_other_things
 from train.plots import MOST, Series, angle_plot, band_plot, line_plot, plain, plane_plot, thin
 from train.report import visible, write_report
 from train.run import Run, resume_run, save_run, start_run
@@ -111,7 +112,8 @@ def test_a_finished_run_has_a_page_with_its_scores_curves_and_spectra(
         assert piece in told, piece
     assert f"{run.model.num_parameters():,} parameters" in told
     assert page.seen.count("svg") == len(page.texts["title"]) - 1 == len(page.texts["desc"]) >= 7
-    assert ("orthogonality" in told.lower()) == (name == "osm-rnn")
+    for piece in ("orthogonality", "generator norms"):
+        assert (piece in told.lower()) == (name == "osm-rnn"), piece
     assert "torsor export" in page.text_of("pre") and "--resume" not in page.text_of("pre")
 
 

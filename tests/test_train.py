@@ -30,10 +30,12 @@ from train.evaluate import bits_per_character, log_probabilities, write_text
 from train.loop import train, train_iteration
 from train.model import Model, State, Target, Weights, family, family_names
 from train.models.osm_rnn import OsmRnn, OsmRnnConfig
+from train.options import default_rate
 from train.presets import fit_sizes
 from train.run import Run, resume_run, save_run, start_run
 from train.schedule import END_RATE, MOMENTUM, START_RATE, one_cycle
 from train.settings import Settings
+from train.tasks.task import task_names
 from train.tasks.text import Text
 
 ROOT = Path(__file__).parent.parent
@@ -417,6 +419,31 @@ def test_a_left_over_part_is_written_anew(start: Start) -> None:
     assert not part.exists()
 
 
+def test_a_checkpoint_that_is_there_is_not_written_again(start: Start) -> None:
+    run = start()
+    folder = save_run(run)
+    assert folder is not None
+    written = inodes(folder)
+    assert save_run(run) == folder and inodes(folder) == written
+
+
+def inodes(folder: Path) -> list[int]:
+    return [path.stat().st_ino for path in (folder, *sorted(folder.iterdir()))]
+
+
+@pytest.mark.parametrize("name", [*FILES, "trainer.json"])
+def test_a_checkpoint_that_is_damaged_is_written_again(start: Start, name: str) -> None:
+    run = start()
+    folder = save_run(run)
+    assert folder is not None
+    whole = (folder / name).read_bytes()
+    (folder / name).write_bytes(whole + b" ")
+    assert save_run(run) == folder and (folder / name).read_bytes() == whole
+    run.record(loss=1.0)
+    save_run(run)
+    assert metrics(folder) == metrics(run.folder) != []
+
+
 def test_only_the_newest_checkpoints_stay(start: Start) -> None:
     run = start()
     numbers = (5, 40, 999_999, 1_000_000)
@@ -476,6 +503,41 @@ def test_the_learning_rate_is_the_family_s_own_unless_it_is_given(
     assert main(options(text_file, tmp_path / "given", *more, "--learning-rate", "0.1")) == 0
     assert rate(tmp_path / "own") == family("tanh-rnn").learning_rate
     assert rate(tmp_path / "given") == 0.1
+
+
+LONG = ("list-ops", "mnist", "spoken-digits")
+LONG_RATES = {"osm-rnn": 0.003, "osm-former": 0.003, "lstm": 0.005}
+
+
+@pytest.mark.parametrize("name", family_names())
+def test_a_family_s_own_rate_is_smaller_for_tasks_of_long_trials_where_that_helps(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    kind = family(name)
+    expected = dict.fromkeys(task_names(), kind.learning_rate)
+    if name in LONG_RATES:
+        expected |= dict.fromkeys(LONG, LONG_RATES[name])
+    assert {task: default_rate(kind, task) for task in task_names()} == expected
+    with pytest.raises(SystemExit):
+        main([name, "--help"])
+    told = f"peak (default: {kind.learning_rate}"
+    if name in LONG_RATES:
+        told += f"; for {', '.join(LONG[:2])} and {LONG[2]}: {LONG_RATES[name]}"
+    assert f" {told})\n" in capsys.readouterr().out
+
+
+def test_a_task_of_long_trials_starts_at_its_rate_and_keeps_it(tmp_path: Path) -> None:
+    short = ("--list-ops-max-length", "9", "--list-ops-min-length", "0", "--iterations", "1")
+    for name, more, expected in (
+        ("own", (), LONG_RATES["lstm"]),
+        ("given", ("--learning-rate", "0.03"), 0.03),
+    ):
+        words = ("lstm", "--task", "list-ops", "--n", "4", "--batch", "2", "--quiet", *short, *more)
+        assert main([*words, "--out", str(tmp_path / name)]) == 0
+        config = read_checkpoint(find_checkpoint(tmp_path / name))[1]
+        assert config["training"]["learning_rate"] == expected
+        assert main(["lstm", "--resume", "--out", str(tmp_path / name), *more]) == 0
 
 
 def test_starting_over_a_run_is_refused(
@@ -633,7 +695,7 @@ def test_a_gradient_that_is_not_finite_ends_the_run(
     wild = ("--learning-rate", "1e30", "--warm-up", "0")
     problem = complaint(capsys, *options(text_file, tmp_path / "run", *wild))
     assert "the gradient's norm is " in problem
-    assert "start again with a smaller --learning-rate" in problem
+    assert problem.endswith("start again with a smaller --learning-rate than 1e+30")
 
 
 # --- evaluation

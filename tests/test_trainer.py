@@ -27,6 +27,8 @@ from train.run import Run, resume_run, save_run, start_run
 from train.schedule import SECOND_MOMENTUM, STEADY_MOMENTUM, cosine, make_optimizer, set_rates
 from train.settings import Settings
 from train.tasks.task import Task, make_task, task_kind, task_names
+from train.tasks.text import Text
+from train.tasks.trial_task import TrialTask
 
 ROOT = Path(__file__).parent.parent
 BUDGET = 3_000  # parameters of a small model
@@ -41,6 +43,7 @@ SHORT: dict[str, dict[str, Any]] = {  # options of the tasks that make short tri
     "sparse-xor": {"d": 8},
     "spoken-digits": {"frame": 40, "max_samples": 320},
 }
+NORMS = ("generator_norm_mean", "generator_norm_max")
 NEED_DATA = ("mnist", "spoken-digits")
 FLIP_FLOP = ("--task", "flip-flop", "--flip-flop-length", "5", "--flip-flop-bits", "2")
 
@@ -62,8 +65,8 @@ def make_model(name: str, **sizes: Any) -> Model:
 
 def command(text_file: Path, out: Path, *more: str) -> list[str]:
     """The command line of a small tanh-rnn."""
-    sizes = ["--data", str(text_file), "--window", "8", "--batch", "4", "--n", "12"]
-    return ["tanh-rnn", *sizes, "--out", str(out), "--quiet", *more]
+    text = () if "--task" in more else ("--data", str(text_file), "--window", "8")
+    return ["tanh-rnn", *text, "--batch", "4", "--n", "12", "--out", str(out), "--quiet", *more]
 
 
 def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -266,10 +269,10 @@ def test_several_seeds_go_on_where_they_stopped(
     assert complaint(capsys, *seeds_command(text_file, stopped)).startswith(
         f"{stopped / 'seed-0'}: found 'checkpoint-000012', expected a new or empty folder"
     )
-    forgot = ("tanh-rnn", "--data", str(text_file), "--out", str(stopped), "--quiet")
-    assert main([*forgot, "--seeds", "0,1", "--resume"]) == 1
-    places = f"found text in {stopped / 'seed-1'}, expected flip-flop as in {stopped / 'seed-0'}"
-    assert f"torsor train: task: {places}; give the" in capsys.readouterr().err
+    forgot = ("tanh-rnn", *FLIP_FLOP, "--batch", "4", "--iterations", "12", "--out", str(stopped))
+    assert main([*forgot, "--quiet", "--seeds", "0,1", "--resume"]) == 1
+    places = f"found 256 in {stopped / 'seed-1'}, expected 12 as in {stopped / 'seed-0'}"
+    assert f"torsor train: n: {places}; give the" in capsys.readouterr().err
     assert main(seeds_command(text_file, stopped, "--resume")) == 0
     for name in ("seed-0", "seed-1"):
         assert_same_bits(stopped / name, straight / name)
@@ -639,7 +642,7 @@ def test_diagnoses_of_families_are_finite(name: str) -> None:
     kind: Any = family(name)
     model = kind(kind.Config(**ends, **small_sizes(name)), torch.Generator())
     figures = diagnose(model, made)
-    groups = {"orthogonality_error", "step_angles"} if name != "lstm" else set()
+    groups = ("orthogonality_error", "step_angles", *NORMS) if name != "lstm" else ()
     assert set(figures) == {"state_rms", *groups}
     assert all(math.isfinite(x) for x in torch.tensor(list(flat(figures))).tolist())
     if groups:
@@ -647,6 +650,46 @@ def test_diagnoses_of_families_are_finite(name: str) -> None:
         assert type(error) is float and error < 1e-4
         assert type(angles) is list and angles == sorted(angles)
         assert 0.0 <= angles[0] and angles[-1] <= 3.141593  # rounded
+        mean, largest = (figures[key] for key in NORMS)
+        assert type(mean) is float and type(largest) is float and 0.0 < mean < largest
+
+
+@pytest.mark.parametrize("group", ["so", "u"])
+def test_generator_norms_are_the_angles_by_which_steps_turn(group: str) -> None:
+    made, d = short_task("list-ops"), 2
+    kind: Any = family("osm-rnn")
+    config = kind.Config(input_size=16, output_size=10, d=d, group=group, mixing="none")
+    model = kind(config, torch.Generator().manual_seed(0))
+    turn = torch.tensor([[0.0, -0.7], [0.7, 0.0]])  # of the plane, or of both axes of C²
+    ambient = turn if group == "so" else torch.stack([torch.zeros(d, d), 0.7 * torch.eye(d)])
+    model.tokens.data.copy_(ambient.flatten())
+    scale = 1.0 if group == "so" else d**0.5  # √(Σ θ²)
+    angle, norms = 0.0, list[float]()  # H turns by it, so proj(H* M) is smaller by its cosine
+    for _ in made.probe(1, 64):
+        norms.append(0.7 * math.cos(angle))
+        angle += norms[-1]
+    figures = diagnose(model, made)
+    assert figures["generator_norm_max"] == pytest.approx(scale * 0.7)
+    assert figures["generator_norm_mean"] == pytest.approx(scale * statistics.fmean(norms), 1e-4)
+
+
+def test_phases_that_are_off_take_no_tangent() -> None:
+    made = short_task("list-ops")
+    kind: Any = family("osm-former")
+    model = kind(kind.Config(input_size=16, output_size=10, d=3), torch.Generator())
+    model.gain.data.zero_()
+    assert [diagnose(model, made)[key] for key in NORMS] == [0.0, 0.0]
+
+
+def test_a_diagnosis_is_of_trials_that_validate(text_file: Path) -> None:
+    text = make_task(Settings(data=str(text_file), window=8), {})
+    assert isinstance(text, Text)
+    windows = text.splits.valid.unfold(0, 64, 1)
+    for window, place in zip(text.probe(3, 64).T, (0, len(windows) // 2, -1), strict=True):
+        assert torch.equal(window, windows[place])
+    made = short_task("sine")
+    assert isinstance(made, TrialTask)
+    assert torch.equal(made.probe(3, 5), made.held_out("valid").inputs[:5, :3])
 
 
 def flat(figures: dict[str, Any]) -> list[float]:

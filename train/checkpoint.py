@@ -24,7 +24,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from train.byproducts import is_byproduct
 from train.model import family
 from train.settings import Settings
 from train.tasks.task import task_kind
@@ -63,20 +62,15 @@ def write_checkpoint(
 ) -> Path:
     """Write RUN/checkpoint-ITERATION with the run's metrics.jsonl, and drop the oldest ones."""
     folder = run / f"{PREFIX}{iteration:06d}"
-    part = run / f".{folder.name}.part"
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    contents = (
-        json.dumps(config, ensure_ascii=False, indent=1).encode(),
-        save(parameters),
-        save(trainer),
-        (run / "metrics.jsonl").read_bytes(),
-    )
-    for name, content in zip(FILES, contents, strict=True):
-        _write(part / name, content)
-    _write(part / "trainer.json", _seal(iteration, dict(zip(FILES, contents, strict=True))))
-    _remove(folder)
-    os.rename(part, folder)
+    contents = {
+        "config.json": json.dumps(config, ensure_ascii=False, indent=1).encode(),
+        "parameters.safetensors": save(parameters),
+        "trainer.safetensors": save(trainer),
+        "metrics.jsonl": (run / "metrics.jsonl").read_bytes(),
+    }
+    contents["trainer.json"] = _seal(iteration, contents)
+    if not _holds(folder, contents):
+        _replace(folder, contents)
     for old in checkpoints(run)[:-KEEP]:
         _remove(old)
     return folder
@@ -122,24 +116,6 @@ def read_checkpoint(folder: Path) -> tuple[int, dict[str, Any], Tensors, Tensors
     return iteration, config, parameters, trainer
 
 
-def refuse_other_things(folder: Path) -> None:
-    """Raise `CheckpointError` unless a run may start here.
-
-    The folder is new or empty, or holds what a run leaves that was killed before a checkpoint.
-    """
-    if not folder.exists():
-        return
-    if not folder.is_dir():
-        raise CheckpointError(folder, "found a file, expected a folder; choose another --out")
-    for path in sorted(folder.iterdir()):
-        if not _is_left_over(path):
-            raise CheckpointError(
-                folder,
-                f"found {path.name!r}, expected a new or empty folder; choose another --out, or "
-                "go on with --resume if this is a run",
-            )
-
-
 def is_metrics(path: Path) -> bool:
     """Whether every line of a file is one of a run's measurements."""
     try:
@@ -154,10 +130,20 @@ def _is_measurement(line: dict[str, Any]) -> bool:
     return type(line.get("iteration")) is int and all(type(score) is float for score in scores)
 
 
-def _is_left_over(path: Path) -> bool:
-    if path.name == "metrics.jsonl":
-        return path.is_file() and is_metrics(path)
-    return is_byproduct(path) or (path.match(f".{PREFIX}*.part") and path.is_dir())
+def _holds(folder: Path, contents: dict[str, bytes]) -> bool:
+    """Whether exactly this checkpoint is there: one that is stopped may be asked for twice."""
+    paths = {name: folder / name for name in contents}
+    return all(path.is_file() and path.read_bytes() == contents[n] for n, path in paths.items())
+
+
+def _replace(folder: Path, contents: dict[str, bytes]) -> None:
+    part = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    for name, content in contents.items():
+        _write(part / name, content)
+    _remove(folder)  # another one: damaged, or of what was trained on from before it
+    os.rename(part, folder)
 
 
 def _remove(folder: Path) -> None:

@@ -65,6 +65,15 @@ def load_text(name: str, symbols: str = "characters") -> Text:
     return _make_text(Path(name).name, _read(name), symbols)
 
 
+def describe_split(name: str, symbols: str) -> str:
+    """Which parts of a text a run trains, validates and tests on, in words."""
+    if name == "ptb":
+        return f"{symbols} in order, cut as published: its files for training, validation and test"
+    train, valid = (round(100 * share) for share in (TRAIN_SHARE, VALID_SHARE))
+    rest = 100 - train - valid
+    return f"{symbols} in order: {train} % training, {valid} % validation, {rest} % test"
+
+
 def resolve_name(name: str) -> str:
     """The name of a text from any folder: the whole path if it is a file's."""
     return name if name in NAMED or not os.path.isfile(name) else str(Path(name).resolve())

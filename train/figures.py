@@ -76,7 +76,7 @@ def curves(run: Run, records: Records) -> Figures:
         yield _score_curve(run, records, name)
     yield _rate_curve(run)
     scored = {part + name for name in names for part in PARTS}
-    for key in sorted(_numbers(records) - scored - {"iteration", *STATES}, key=_place):
+    for key in sorted(_numbers(records) - scored - {"iteration", *STATES, *NORMS}, key=_place):
         title, label, log = OTHERS.get(key, (_title(key), say_score(key), False))
         yield line_plot(title, label, [_series(records, key, title)], log)
 
@@ -85,15 +85,19 @@ STATES = {  # recorded number: title, label, log axis
     "orthogonality_error": ("Orthogonality error of the states", "max |HᵀH − I|", True),
     "state_rms": ("Size of the states", "root mean square", False),
 }
+NORMS = {"generator_norm_mean": "mean", "generator_norm_max": "largest"}
 
 
 def states(records: Records) -> Figures:
-    """How far states are from their group, and how far a step turns them; else their size."""
+    """How far states are from their group, and how far steps move them; else their size."""
     on_group = bool(points_of(records, "orthogonality_error"))
     key = "orthogonality_error" if on_group else "state_rms"
     title, label, log = STATES[key]
     yield line_plot(title, label, [_series(records, key, title)], log)
     rows = [(r["iteration"], r["step_angles"]) for r in records if _is_quantiles(r)]
+    drawn = [_series(records, key, told) for key, told in NORMS.items()]
+    log = suits_log(y for series in drawn for _, y in series.points)
+    yield line_plot("Generator norms", "|S| / √2 of the tangents taken (rad)", drawn, log)
     yield band_plot("Angles by which a step turns the states", "eigen-angle (rad)", rows)
 
 

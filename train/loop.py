@@ -76,7 +76,8 @@ def train_iteration(run: Run) -> tuple[float, float]:
     if not math.isfinite(norm):
         raise TrainingError(
             f"iteration {run.iteration}: the gradient's norm is {norm}; resume from the last "
-            "checkpoint is pointless, start again with a smaller --learning-rate"
+            "checkpoint is pointless, start again with a smaller --learning-rate than "
+            f"{settings.learning_rate}"
         )
     run.optimizer.step()
     run.iteration += 1

@@ -14,6 +14,10 @@ names are those of arXiv 2602.18417, section 3; the forms are our reading of the
 Letters: n matrix size, D = dim g.
 """
 
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor, nn
 
@@ -92,6 +96,8 @@ def step(
 
     In an ONNX export on SO(d) or O(d) this is one `torsor.MixStep` node.
     """
+    if _observers:
+        _tell(mix(group, weights, name, H.mT @ A) * (1.0 if gain is None else gain))
     if torch.onnx.is_in_onnx_export() and isinstance(group, SO | O) and name in weights:
         return _export_step(group, H, A, weights[name], gain)
     if is_native(group, weights, name, H, A) and (gain is None or name in weights):
@@ -102,6 +108,29 @@ def step(
         return moved.view(H.shape)
     S = mix(group, weights, name, H.mT @ A)
     return group.move(H, S if gain is None else gain * S)
+
+
+@contextmanager
+def observed_norms() -> Iterator[list[Tensor]]:
+    """The norms ‖S‖_F / √2 (radians) of the tangents of all calls of `step` inside the block.
+
+    On SO(d) that is √(Σ θ²) over the angles θ by which exp(S) turns its planes, on U(d) over those
+    of its eigenvalues.
+    """
+    norms = list[Tensor]()
+    _observers.append(norms.append)
+    try:
+        yield norms
+    finally:
+        _observers.remove(norms.append)
+
+
+_observers: list[Callable[[Tensor], None]] = []
+
+
+def _tell(S: Tensor) -> None:
+    for observe in _observers:
+        observe(S.flatten(-2).norm(dim=-1) / math.sqrt(2.0))
 
 
 def _export_step(group: Group, H: Tensor, A: Tensor, mixing: Tensor, gain: Tensor | None) -> Tensor:

@@ -71,6 +71,7 @@ class Model(nn.Module, ABC):
     Config: ClassVar[Any]
     takes: ClassVar[tuple[str, ...]] = ("characters", "vectors")
     learning_rate: ClassVar[float] = 0.01  # peak that suits the family at 100K parameters
+    long_learning_rate: ClassVar[float | None] = None  # of tasks of long trials; None: the same
     learning_rates: ClassVar[dict[str, float]] = {}  # parameter: multiple of the run's rate
     weight_decays: ClassVar[dict[str, float]] = {}  # the same for its decay
     dropped: ClassVar[tuple[str, ...]] = ()  # weights whose entries weight dropout leaves out

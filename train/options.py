@@ -1,7 +1,7 @@
 """The command line of `torsor train`: a sub-command a family, options from the dataclasses.
 
 Settings and sizes are options by their name; a task's own options carry the task's name, as in
-`--copy-lags`.
+`--copy-lags`. An option that does nothing beside the others is refused.
 """
 
 import argparse
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from train.checkpoint import find_checkpoint, read_checkpoint
-from train.model import family, family_names
+from train.model import Model, family, family_names
 from train.presets import BUDGETS, fit_sizes
 from train.run import Run, refuse_mismatch, resume_run, start_run
 from train.settings import Settings
@@ -38,7 +38,7 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
             argument_default=argparse.SUPPRESS,
         )
         _add_places(command)
-        own = {"learning_rate": kind.learning_rate}
+        own = {"learning_rate": _tell_rates(kind)}
         _add_options(command.add_argument_group("training"), "", Settings, own)
         sizes = command.add_argument_group("sizes")
         budget = f"at most so many parameters, by --{kind.grows}"
@@ -49,6 +49,12 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
                 group = command.add_argument_group(f"with --task {task}")
                 _add_options(group, f"{task}-", task_kind(task).Config, {})
     return parser
+
+
+def _tell_rates(kind: type[Model]) -> str:
+    *most, last = (name for name in task_names() if task_kind(name).long)
+    rest = f"; for {', '.join(most)} and {last}: {kind.long_learning_rate}"
+    return f"{kind.learning_rate}" + (rest if kind.long_learning_rate else "")
 
 
 def _add_places(command: argparse.ArgumentParser) -> None:
@@ -106,12 +112,34 @@ def open_run(options: Options) -> Run:
         _refuse_changes(options, sizes | settings - {"data"})
         return resume_run(options["out"], options.get("data"))
     chosen = {name: options[name] for name in settings}
-    chosen.setdefault("learning_rate", kind.learning_rate)
+    chosen.setdefault("learning_rate", default_rate(kind, chosen.get("task", "text")))
+    refuse_idle(options)
     picked, task_options = Settings(**chosen), _task_options(options, chosen.get("task", "text"))
     given_sizes = {name: options[name] for name in sizes}
     if "preset" in options:
         given_sizes = _preset_sizes(options, given_sizes, picked, task_options)
     return start_run(options["out"], options["family"], given_sizes, picked, task_options)
+
+
+def default_rate(kind: type[Model], task: str) -> float:
+    """The peak of the learning rate that suits a family on a task."""
+    return (task_kind(task).long and kind.long_learning_rate) or kind.learning_rate
+
+
+def refuse_idle(options: Options, stored: Options | None = None) -> None:
+    """Raise `ValueError` for an option that does nothing beside the others.
+
+    A field's metadata say with which value of which other one it acts: `only`. Others that aren't
+    given are as `stored`, or else as by default.
+    """
+    for kind in (Settings, family(options["family"]).Config):
+        fields = dataclasses.fields(kind)
+        values: Options = {field.name: field.default for field in fields}
+        values |= (stored or {}) | options
+        for field in fields:
+            other, expected = field.metadata.get("only", ("", None))
+            if other and field.name in options and values[other] != expected:
+                raise _idle(field.name, other, values[other], expected)
 
 
 def refuse_unlike(first: Run, run: Run) -> None:
@@ -142,11 +170,17 @@ def _task_options(options: Options, task: str) -> Options:
         for field in dataclasses.fields(task_kind(name).Config):
             key = f"{name}-{field.name}".replace("-", "_")
             if key in options and name != task:
-                option = f"--{key.replace('_', '-')}"
-                raise ValueError(f"{option}: found it with --task {task}, expected --task {name}")
+                raise _idle(key, "task", task, name)
             if key in options:
                 found[field.name] = options[key]
     return found
+
+
+def _idle(name: str, other: str, found: str, expected: str) -> ValueError:
+    option, other = (f"--{key.replace('_', '-')}" for key in (name, other))
+    return ValueError(
+        f"{option}: found it with {other} {found}, expected {other} {expected}; leave it out"
+    )
 
 
 def _refuse_changes(options: Options, names: set[str]) -> None:
@@ -175,3 +209,4 @@ def _refuse_changes(options: Options, names: set[str]) -> None:
                 f"{options['out']} was started with {stored[name]}; leave it out, or start anew "
                 "in another --out"
             )
+    refuse_idle(options, stored)

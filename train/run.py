@@ -16,6 +16,7 @@ from train import checkpoint, data
 from train.byproducts import remove_byproducts
 from train.distributed import World, join_world
 from train.model import Model, family
+from train.place import refuse_other_things
 from train.schedule import make_optimizer
 from train.settings import Settings
 from train.tasks.task import Task, make_task
@@ -67,7 +68,7 @@ def start_run(
     task_options: dict[str, Any] | None = None,
 ) -> Run:
     """A fresh run in a new or empty folder, or in place of one that left no checkpoint."""
-    checkpoint.refuse_other_things(folder)
+    refuse_other_things(folder)
     settings = replace(settings, data=data.resolve_name(settings.data))
     kind, task = family(family_name), make_task(settings, task_options or {})
     refuse_mismatch(family_name, task)

@@ -13,6 +13,7 @@ MOST = {
     "checkpoint_every": 10**9,
     "threads": 1024,
 }
+OF_TEXTS = ("task", "text")  # an option with this in its metadata acts with --task text only
 
 
 def check_range(name: str, found: int, least: int, most: int) -> None:
@@ -40,14 +41,23 @@ class Settings:
     task: str = field(default="text", metadata={"help": "what to learn"})
     data: str = field(
         default="shakespeare",
-        metadata={"help": "text to learn: shakespeare, ptb, python-docs, or a text file"},
+        metadata={
+            "help": "text to learn: shakespeare, ptb, python-docs, or a text file",
+            "only": OF_TEXTS,
+        },
     )
     symbols: str = field(
         default="characters",
-        metadata={"help": "what a text is made of", "choices": ("characters", "bytes")},
+        metadata={
+            "help": "what a text is made of",
+            "choices": ("characters", "bytes"),
+            "only": OF_TEXTS,
+        },
     )
     iterations: int = field(default=4000, metadata={"help": "optimiser updates"})
-    window: int = field(default=64, metadata={"help": "characters of text a gradient looks back"})
+    window: int = field(
+        default=64, metadata={"help": "characters of text a gradient looks back", "only": OF_TEXTS}
+    )
     batch: int = field(default=32, metadata={"help": "windows or trials per iteration"})
     learning_rate: float = field(default=0.015, metadata={"help": "peak"})
     schedule: str = field(

@@ -47,7 +47,11 @@ class LightningConfig:
         default="learned", metadata={"help": "forgetting, a number a head", "choices": DECAYS}
     )
     feed_forward: float = field(
-        default=4.0, metadata={"help": "MLP width of a residual block, as multiple of d"}
+        default=4.0,
+        metadata={
+            "help": "MLP width of a residual block, as multiple of d",
+            "only": ("block", "residual"),
+        },
     )
 
     def __post_init__(self) -> None:

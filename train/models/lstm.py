@@ -59,6 +59,7 @@ class Lstm(Model):
     family = "lstm"
     Config = LstmConfig
     learning_rate = 0.03
+    long_learning_rate = 0.005
     dropped = tuple(f"layers.{k}.recurrent" for k in range(MAX_LAYERS))
     grows = "n"
 

@@ -63,7 +63,9 @@ class OsmFormerConfig:
     mixing: str = field(
         default="linear", metadata={"help": "map of the tangents before exp", "choices": MIXINGS}
     )
-    rank: int = field(default=32, metadata={"help": "of the low-rank mixing"})
+    rank: int = field(
+        default=32, metadata={"help": "of the low-rank mixing", "only": ("mixing", "low-rank")}
+    )
 
     def __post_init__(self) -> None:
         check_range("d", self.d, 1, MAX_D)
@@ -100,6 +102,7 @@ class OsmFormer(Windowed):
     family = "osm-former"
     Config = OsmFormerConfig
     learning_rate = 0.015
+    long_learning_rate = 0.003
     correct_every = 0  # every state is made anew from its character: nothing drifts
     grows = "d"
 

@@ -39,7 +39,9 @@ class OsmRnnConfig:
     mixing: str = field(
         default="linear", metadata={"help": "map of the tangent before exp", "choices": MIXINGS}
     )
-    rank: int = field(default=32, metadata={"help": "of the low-rank mixing"})
+    rank: int = field(
+        default=32, metadata={"help": "of the low-rank mixing", "only": ("mixing", "low-rank")}
+    )
 
     def __post_init__(self) -> None:
         check_range("d", self.d, 1, MAX_D)
@@ -61,6 +63,7 @@ class OsmRnn(Model):
     family = "osm-rnn"
     Config = OsmRnnConfig
     learning_rate = 0.015
+    long_learning_rate = 0.003
     learning_rates = {"tokens": 0.5, "mixing.matrix": 0.25}
     dropped = ("mixing", "input")
     correct_every = 16

@@ -70,6 +70,7 @@ class ListOps(TrialTask):
     Config = ListOpsConfig
     takes = "characters"
     targets, pooled = "classes", True
+    long = True
     headline = "accuracy"
     better = "higher"
 

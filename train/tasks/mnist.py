@@ -61,6 +61,7 @@ class Mnist(TrialTask):
     name = "mnist"
     Config = MnistConfig
     targets, pooled = "classes", True
+    long = True
     headline = "accuracy"
     better = "higher"
 

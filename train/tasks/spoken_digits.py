@@ -62,6 +62,7 @@ class SpokenDigits(TrialTask):
     name = "spoken-digits"
     Config = SpokenDigitsConfig
     targets, pooled = "classes", True
+    long = True
     headline = "accuracy"
     better = "higher"
 

@@ -60,6 +60,7 @@ class Task(ABC):
     name: ClassVar[str]
     Config: ClassVar[Any]  # frozen dataclass; its fields are command-line options
     takes: ClassVar[Literal["characters", "vectors"]] = "vectors"
+    long: ClassVar[bool] = False  # hundreds of steps a trial: gradients explode at smaller rates
     headline: ClassVar[str]  # the score that a table shows
     better: ClassVar[Literal["lower", "higher"]] = "lower"
 
@@ -81,6 +82,10 @@ class Task(ABC):
     @abstractmethod
     def evaluate(self, model: Model, part: Part) -> Scores:
         """How well a model does on what it never trained on."""
+
+    @abstractmethod
+    def probe(self, num_trials: int, num_steps: int) -> Tensor:
+        """The first inputs of a few trials that validate, always the same: (T, B) or (T, B, V)."""
 
     def write(self, model: Model, seed: int) -> str | None:
         """A text that the model writes, of tasks where it can."""

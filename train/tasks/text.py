@@ -61,10 +61,27 @@ class Text(Task):
             return {"bpc": bits_per_character(model, self.splits.test)}
         return {"bpc": bits_per_character(model, self.splits.valid, VALID_LANES)}
 
+    def probe(self, num_trials: int, num_steps: int) -> Tensor:
+        """Windows that stand evenly in the validation part."""
+        ids = self.splits.valid
+        T = min(num_steps, len(ids))
+        starts = torch.linspace(0, len(ids) - T, num_trials).long()
+        return ids[torch.arange(T).unsqueeze(-1) + starts]
+
     def write(self, model: Model, seed: int) -> str:
         """A text sampled from the initial state."""
         written = write_text(model, SAMPLE_CHARACTERS, seed)
         return "".join(self.vocabulary[i] for i in written)
+
+
+def text_protocol(settings: Settings) -> dict[str, str]:
+    """Which parts a run's text was cut into, and how its scores came about, in words."""
+    symbol = settings.symbols.removesuffix("s")
+    return {
+        "split": data.describe_split(settings.data, settings.symbols),
+        "protocol": f"mean -log2 p over every {symbol} of the split, state carried throughout; the "
+        f"test as one stream from its start, the validation in {VALID_LANES} lanes",
+    }
 
 
 def window_loss(model: Model, xs: Tensor) -> Tensor:

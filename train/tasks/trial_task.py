@@ -84,6 +84,10 @@ class TrialTask(Task):
         outputs = torch.cat([self.outputs(model, Trials(*piece)) for piece in pieces], dim=1)
         return self.score(outputs, trials)
 
+    def probe(self, num_trials: int, num_steps: int) -> Tensor:
+        """The first of the held-out trials."""
+        return self.held_out("valid").inputs[:num_steps, :num_trials]
+
     def score(self, outputs: Tensor, trials: Trials) -> Scores:
         """Scores of outputs (T, B, Y) or (1, B, Y) against the trials' targets."""
         weight = torch.ones(outputs.shape[:2]).to(outputs) if self.pooled else trials.mask
