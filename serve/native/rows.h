@@ -50,15 +50,23 @@ int NAME(exp_rows)(void **kept, const REAL *H, const REAL *S, REAL *E, Size n, S
     return scratch ? OK : NO_MEMORY;
 }
 
-/* A panel of `width` columns from a (D, D) matrix that has only `left` more of them. */
+/* A panel of `width` columns from a (D, D) matrix that has only `left` more of them: the others are
+ * zeros, for what is mixed with them counts in the norm of `forward_of`. */
 static void NAME(copy_columns)(REAL *panel, const REAL *G, Size D, Size width, Size left) {
-    const size_t bytes = (size_t)(left < width ? left : width) * sizeof(REAL);
-    if (left < width)
-        for (Size k = 0; k < D; k++) memcpy(panel + k * width, G + k * D, bytes);
-    else
-        for (Size k = 0; k < D; k++)
-            for (Size j = 0; j < width; j += WIDTH)
-                *(VECTOR *)(panel + k * width + j) = *(const VECTOR *)(G + k * D + j);
+    const Size whole = left < width ? width - WIDTH : width, end = (D - 1) * D + left;
+    const NAME(mask) last = NAME(lanes)(0, left - whole);
+    for (Size k = 0; k < D; k++, panel += width) {
+        const REAL *row = G + k * D;
+        for (Size j = 0; j < whole; j += WIDTH)
+            *(VECTOR *)(panel + j) = *(const VECTOR *)(row + j);
+        if (whole == width) continue;
+        if (k * D + width <= end) /* the vector ends inside the matrix */
+            *(VECTOR *)(panel + whole) = NAME(keep)(last, *(const VECTOR *)(row + whole));
+        else {
+            *(VECTOR *)(panel + whole) = (VECTOR){0};
+            memcpy(panel + whole, row + whole, (size_t)(left - whole) * sizeof(REAL));
+        }
+    }
 }
 
 /* mixed (n, D padded) = u (n, D) G, where G (D, D) is Γᵀ as it lies in memory. */
