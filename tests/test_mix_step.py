@@ -1,4 +1,4 @@
-"""MixStep in the native library: a row is computed by itself.
+"""MixStep: a row is computed by itself, and in double to all digits.
 
 How far the Γ-mixed tangent turns says how often it is halved, so a row's bits hang on that bound.
 """
@@ -8,25 +8,27 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from test_operators import TYPES, Array, Arrays, alone, mix_feeds, needs_kernels, rng
+from scipy.linalg import expm
+from test_operators import TYPES, Array, Arrays, alone, evaluate, mix_feeds, needs_kernels, rng
 
 from serve.native.library import load
 from train.matrix_exp import ANGLE
 
-Session = onnxruntime.InferenceSession
 LEVELS = ("on", "plain")
 pytestmark = needs_kernels
 
 
-def native_session(feeds: Arrays) -> Session:
-    """A model that is one MixStep, run by the kernels."""
+def native_session(feeds: Arrays) -> Any:
+    """An ONNX Runtime session of one MixStep, run by the kernels."""
     library = load()
     assert library is not None
     model, options = alone("MixStep", feeds, TYPES[feeds["H"].dtype]), onnxruntime.SessionOptions()
     del model.functions[:]
     options.intra_op_num_threads = 1  # so that one workspace sees every run
     options.register_custom_ops_library(str(library.path))
-    return Session(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
 
 
 def tangents(feeds: Arrays) -> Array:
@@ -70,3 +72,14 @@ def test_rows_are_the_same_alone_in_a_batch_and_after_it(
     before, whole, after = one_by_one(), run(slice(None)), one_by_one()
     np.testing.assert_array_equal(whole, before)
     np.testing.assert_array_equal(after, before)
+
+
+@pytest.mark.parametrize("form", ["native", "body"])
+@pytest.mark.parametrize("d", [2, 6, 15, 16, 22])
+def test_double_keeps_all_its_digits(d: int, form: str) -> None:
+    feeds = mix_feeds(5, d, np.float64)
+    feeds["A"] *= np.geomspace(1e-3, 4.0, 5)[:, None, None]
+    found = evaluate(form, "MixStep", feeds)
+    assert found.dtype == np.float64
+    expected = feeds["H"] @ np.stack([expm(S) for S in tangents(feeds)])
+    assert np.abs(found - expected).max() <= 1e-14 * d

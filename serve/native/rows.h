@@ -88,8 +88,13 @@ static void NAME(mix_rows_of)(NAME(scratch) * scratch, const REAL *G, Size n, Si
     }
 }
 
-/* F = exp(S) - I, where D padded numbers v are twice what S has above its diagonal; else NULL. */
+/* F = exp(S) - I, where D padded numbers v are twice what S has above its diagonal; NULL if they
+ * aren't finite. In double by the series, as in `forward_any`. */
 static REAL *NAME(forward_of)(NAME(workspace) * w, const REAL *v) {
+    if (sizeof(REAL) == 8) {
+        NAME(spread)(w->shape, w->S, v, (REAL)0.5);
+        return NAME(forward_general)(w);
+    }
     const Size D = w->shape.d * (w->shape.d - 1) / 2;
     VECTOR squares = {0}, more = {0};
     Size i = 0;
