@@ -21,7 +21,7 @@ from onnx import FunctionProto, NodeProto, helper
 from export.matrix_exp import matrix_exp_function
 from export.sampler import sample_token_function
 from serve.manifest import DOMAIN, OPSET, VERSION
-from train.groups.orthogonal import HALF_ROOT, SO
+from train.groups.orthogonal import SO
 
 HEADER = f'<domain: "{DOMAIN}", opset_import: ["" : {OPSET}, "{DOMAIN}" : {VERSION}]>'
 USED_BY = {"OrthoStep": ("MatrixExp",), "MixStep": ("OrthoStep", "MatrixExp")}
@@ -73,9 +73,9 @@ def mix_step_function(d: int) -> FunctionProto:
         "upper = Gather <axis: int = 1> (flat, c_upper)",
         "lower = Gather <axis: int = 1> (flat, c_lower)",
         "difference = Sub (upper, lower)",
-        "u = Mul (difference, half_root)",
-        "mixed = MatMul (u, G)",
-        "v = Mul (mixed, half_root)",
+        "mixed = MatMul (difference, G)",
+        "half = CastLike (half_f32, H)",
+        "v = Mul (mixed, half)",  # both 1/√2 at once: runtimes keep a fused scale in float32
         "minus_v = Neg (v)",
         "some = Slice (difference, first, second, second)",
         "nothing = Sub (some, some)",
@@ -95,7 +95,7 @@ def mix_step_function(d: int) -> FunctionProto:
     }
     for name, value in places.items():
         function.node.insert(0, helper.make_node("Constant", [], [name], value_ints=value))
-    half = helper.make_node("Constant", [], ["half_root"], value_float=HALF_ROOT)
+    half = helper.make_node("Constant", [], ["half_f32"], value_float=0.5)
     function.node.insert(0, half)
     return function
 

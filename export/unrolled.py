@@ -19,22 +19,27 @@ from serve.manifest import GRAPH_FILE, UNROLLED_FILE
 
 def write_unrolled(folder: Path) -> bool:
     """Write the unrolled form beside the graph of a bundle's folder; False if that has no loop."""
-    model = onnx.load(folder / GRAPH_FILE, load_external_data=False)
-    unfold(model)
-    if not any(node.op_type == "Scan" for node in model.graph.node):
+    unrolled = unroll(onnx.load(folder / GRAPH_FILE, load_external_data=False))
+    if unrolled is None:
         return False
     path = folder / UNROLLED_FILE
-    path.write_bytes(unroll(model).SerializeToString(deterministic=True))
+    path.write_bytes(unrolled.SerializeToString(deterministic=True))
     onnx.checker.check_model(path, full_check=True)
     return True
 
 
-def unroll(model: ModelProto) -> ModelProto:
-    """The same file with every step of its Scan written out: it takes `MAX_STEPS`, no other K."""
+def unroll(model: ModelProto) -> ModelProto | None:
+    """The same file with every step of its Scan written out: it takes `MAX_STEPS`, no other K.
+
+    None where there is no Scan, not even within `OsmAdvance`.
+    """
     unrolled, nodes = ModelProto(), list[NodeProto]()
     unrolled.CopyFrom(model)
+    unfold(unrolled)
     graph = unrolled.graph
-    for node in model.graph.node:
+    if not any(node.op_type == "Scan" for node in graph.node):
+        return None
+    for node in graph.node:
         nodes += _steps_of(node) if node.op_type == "Scan" else [node]
     del graph.node[:]
     graph.node.extend(nodes)

@@ -50,15 +50,23 @@ int NAME(exp_rows)(void **kept, const REAL *H, const REAL *S, REAL *E, Size n, S
     return scratch ? OK : NO_MEMORY;
 }
 
-/* A panel of `width` columns from a (D, D) matrix that has only `left` more of them. */
+/* A panel of `width` columns from a (D, D) matrix that has only `left` more of them: the others are
+ * zeros, for what is mixed with them counts in the norm of `forward_of`. */
 static void NAME(copy_columns)(REAL *panel, const REAL *G, Size D, Size width, Size left) {
-    const size_t bytes = (size_t)(left < width ? left : width) * sizeof(REAL);
-    if (left < width)
-        for (Size k = 0; k < D; k++) memcpy(panel + k * width, G + k * D, bytes);
-    else
-        for (Size k = 0; k < D; k++)
-            for (Size j = 0; j < width; j += WIDTH)
-                *(VECTOR *)(panel + k * width + j) = *(const VECTOR *)(G + k * D + j);
+    const Size whole = left < width ? width - WIDTH : width, end = (D - 1) * D + left;
+    const NAME(mask) last = NAME(lanes)(0, left - whole);
+    for (Size k = 0; k < D; k++, panel += width) {
+        const REAL *row = G + k * D;
+        for (Size j = 0; j < whole; j += WIDTH)
+            *(VECTOR *)(panel + j) = *(const VECTOR *)(row + j);
+        if (whole == width) continue;
+        if (k * D + width <= end) /* the vector ends inside the matrix */
+            *(VECTOR *)(panel + whole) = NAME(keep)(last, *(const VECTOR *)(row + whole));
+        else {
+            *(VECTOR *)(panel + whole) = (VECTOR){0};
+            memcpy(panel + whole, row + whole, (size_t)(left - whole) * sizeof(REAL));
+        }
+    }
 }
 
 /* mixed (n, D padded) = u (n, D) G, where G (D, D) is Γᵀ as it lies in memory. */
@@ -80,8 +88,13 @@ static void NAME(mix_rows_of)(NAME(scratch) * scratch, const REAL *G, Size n, Si
     }
 }
 
-/* F = exp(S) - I, where D padded numbers v are twice what S has above its diagonal; else NULL. */
+/* F = exp(S) - I, where D padded numbers v are twice what S has above its diagonal; NULL if they
+ * aren't finite. In double by the series, as in `forward_any`. */
 static REAL *NAME(forward_of)(NAME(workspace) * w, const REAL *v) {
+    if (sizeof(REAL) == 8) {
+        NAME(spread)(w->shape, w->S, v, (REAL)0.5);
+        return NAME(forward_general)(w);
+    }
     const Size D = w->shape.d * (w->shape.d - 1) / 2;
     VECTOR squares = {0}, more = {0};
     Size i = 0;
