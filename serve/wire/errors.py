@@ -98,6 +98,7 @@ def invalid(field: str, problem: str) -> RequestError:
 
 
 def _printable(text: str, length: int) -> str:
-    # Lone surrogates, which JSON can carry, are no UTF-8; control characters no header.
-    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    # Lone surrogates, which JSON can carry, are no UTF-8; control characters no header. Cut first:
+    # no character becomes shorter.
+    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[: length + 1])
     return shown if len(shown) <= length else shown[: length - 1] + "…"
