@@ -19,6 +19,7 @@ from serve.prompts import encode_prompts, encode_stop
 from serve.runtime import Bundle, Variant
 from serve.sampling import SamplingSettings, choice_seed, draw_seed
 from serve.saved_state import decode_state, encode_state
+from serve.stops import StopStrings
 from serve.stream import Delivery, Opening, Stream
 from serve.vocabulary import Decoder, Vocabulary
 from serve.wire.errors import invalid
@@ -187,7 +188,7 @@ async def open_writing(host: Host, request: GenerateRequest, paired: bool = Fals
     await asyncio.sleep(0)  # checking the fields may have been long; so may this be
     prompts = encode_prompts(request, vocabulary)
     settings = _settings(request, vocabulary)
-    stops = [encode_stop(stop, vocabulary, request.unknown) for stop in request.stops]
+    stops = StopStrings(encode_stop(s, vocabulary, request.unknown) for s in request.stops)
     if paired and request.ablation is None:
         raise invalid("ablation", "missing, expected the edits to compare with")
     variant = await host.variant(bundle, request.ablation)
