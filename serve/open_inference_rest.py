@@ -27,6 +27,8 @@ from serve.wire.open_inference import (
 )
 from serve.wire.requests import parse_request
 
+MAX_DIGITS = 20  # of a header's number; int() takes no more than a few thousand
+
 Array = NDArray[Any]
 Arrays = dict[str, Array]
 Json = dict[str, Any]
@@ -105,7 +107,8 @@ async def _parse(body: bytes, json_length: str | None) -> tuple[InferRequest, by
     """The request, and the bytes of its binary tensors."""
     if json_length is None:
         return parse_request(InferRequest, await parse_json(body)), b""
-    if not (json_length.isascii() and json_length.isdigit() and int(json_length) <= len(body)):
+    is_number = json_length.isascii() and json_length.isdigit() and len(json_length) <= MAX_DIGITS
+    if not is_number or int(json_length) > len(body):
         found = f"found {json_length!r:.80}, expected a number up to the body's {len(body)} bytes"
         raise invalid(HEADER_LENGTH, found)
     size = int(json_length)
