@@ -14,6 +14,7 @@
 | max_queued_ablations  | ablations that are being prepared                                        |
 | max_queued_inferences | single runs that wait                                                    |
 | max_queued_trials     | queries of trials that wait                                              |
+| max_queued_large      | requests of more than 256 KiB that wait to be read                       |
 | max_prompt_characters | characters of a prompt, or of a text to score                            |
 | max_tokens            | characters that a request may take, prompt and text of all choices       |
 | max_choices           | `n`                                                                      |
@@ -41,6 +42,7 @@ Those of API keys stand in serve/access.py.
 from serve.engine import Limits
 from serve.host import MAX_QUEUED_ABLATIONS, MAX_QUEUED_INFERENCES, MAX_QUEUED_TRIALS
 from serve.json_weight import MAX_JSON_NUMBERS, MAX_JSON_PARTS
+from serve.large import MAX_QUEUED_LARGE
 from serve.sweep_store import MAX_SWEEPS
 from serve.trial_upload import MAX_TRIAL_BYTES
 from serve.wire import requests
@@ -66,6 +68,7 @@ def all_limits(engine: Limits) -> dict[str, float]:
         "max_queued_ablations": MAX_QUEUED_ABLATIONS,
         "max_queued_inferences": MAX_QUEUED_INFERENCES,
         "max_queued_trials": MAX_QUEUED_TRIALS,
+        "max_queued_large": MAX_QUEUED_LARGE,
         **requests.LIMITS,
         **QUERY_LIMITS,
         "max_sweeps": MAX_SWEEPS,

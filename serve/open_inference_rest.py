@@ -11,11 +11,12 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from numpy.typing import NDArray
 
+from serve.bodies import parse_body, read_body
 from serve.docs import documented
 from serve.host import Host
 from serve.inference import MODEL_VERSION, infer, model_metadata, served, server_metadata
 from serve.long_json import json_response, json_text
-from serve.openai_api import METHODS, error_response, parse_json, read_body, unless_gone
+from serve.openai_api import METHODS, error_response, unless_gone
 from serve.tensors import datatype_of, from_bytes, from_numbers, to_bytes
 from serve.wire import pages
 from serve.wire.errors import RequestError, invalid
@@ -25,7 +26,6 @@ from serve.wire.open_inference import (
     InferRequest,
     InputTensor,
 )
-from serve.wire.requests import parse_request
 
 MAX_DIGITS = 20  # of a header's number; int() takes no more than a few thousand
 
@@ -106,13 +106,13 @@ def _retry(answer: Response) -> dict[str, str]:
 async def _parse(body: bytes, json_length: str | None) -> tuple[InferRequest, bytes]:
     """The request, and the bytes of its binary tensors."""
     if json_length is None:
-        return parse_request(InferRequest, await parse_json(body)), b""
+        return await parse_body(body, InferRequest), b""
     is_number = json_length.isascii() and json_length.isdigit() and len(json_length) <= MAX_DIGITS
     if not is_number or int(json_length) > len(body):
         found = f"found {json_length!r:.80}, expected a number up to the body's {len(body)} bytes"
         raise invalid(HEADER_LENGTH, found)
     size = int(json_length)
-    return parse_request(InferRequest, await parse_json(body[:size])), body[size:]
+    return await parse_body(body[:size], InferRequest), body[size:]
 
 
 def _decode(tensors: list[InputTensor], binary: bytes) -> Arrays:

@@ -1,13 +1,20 @@
 """What a hostile or just a large request may cost: work is counted, not timed."""
 
+import asyncio
+import json
+import re
+import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
+from pydantic import ValidationError, model_validator
 
+from serve.bodies import parse_body
+from serve.large import LARGE
+from serve.vocabulary import SLICE, Vocabulary
 from serve.wire.errors import MAX_FIELD, MAX_MESSAGE, RequestError, shown
 from serve.wire.open_inference import InferRequest
 from serve.wire.queries import CompareRequest, SweepRequest, TrialsRequest
@@ -139,3 +146,54 @@ class Unread(list[int]):
 
 def test_no_more_of_a_long_list_is_looked_at_than_is_shown() -> None:
     assert shown(Unread()) == repr([7] * 100)[:80]
+
+
+# --- large bodies ---------------------------------------------------------------------------------
+
+
+def test_a_large_body_is_read_off_the_event_loop_and_a_small_one_at_once() -> None:
+    seen = list[bool]()
+
+    class Noted(Strict):
+        prompt: str
+
+        @model_validator(mode="after")
+        def _note(self) -> Self:
+            seen.append(threading.current_thread() is threading.main_thread())
+            return self
+
+    for size in (10, LARGE):
+        body = json.dumps({"prompt": "a" * size}).encode()
+        assert len(asyncio.run(parse_body(body, Noted)).prompt) == size
+    assert seen == [True, False]
+
+
+def test_a_large_body_has_the_errors_of_a_small_one() -> None:
+    for tail in (
+        '"prompt": 7}',
+        '"max_tokens": -1}',
+        '"prompt": [[1], ["a"]]}',
+        '"other": 1}',
+        "x",
+    ):
+        told = set[str]()
+        for size in (10, LARGE):
+            body = f'{{"state": "{"a" * size}", {tail}'.encode()
+            with pytest.raises(RequestError) as caught:
+                asyncio.run(parse_body(body, CompletionRequest))
+            told.add(f"{caught.value.field} {caught.value.message}".split(" (char")[0])
+        assert len({re.sub(r"column [0-9]+", "column", text) for text in told}) == 1, told
+
+
+def test_token_ids_are_checked_in_slices_as_they_are_in_one_piece() -> None:
+    vocabulary = Vocabulary(tuple("abc"))
+    ids = [0, 1, 2] * SLICE
+    assert vocabulary.check(ids, "prompt").tolist() == ids
+    assert vocabulary.check([], "prompt").tolist() == []
+    for wrong in (3, -1, 2**70):
+        ids[-2] = wrong
+        with pytest.raises(RequestError, match=f"found token id {wrong} at index {len(ids) - 2}"):
+            vocabulary.check(ids, "prompt")
+    for other in (True, 1.0, "a"):
+        with pytest.raises(RequestError, match="expected a text, a list of texts"):
+            parse_request(CompletionRequest, {"prompt": [*ids[:-2], other]})

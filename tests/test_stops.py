@@ -65,7 +65,12 @@ def test_the_choices_of_a_request_share_the_work_on_its_stop_strings(
 ) -> None:
     done = list[tuple[int, ...]]()
     real = module.borders
-    monkeypatch.setattr(module, "borders", lambda stop: (done.append(stop), real(stop))[1])
+
+    def noted(stop: tuple[int, ...]) -> list[int]:
+        done.append(stop)
+        return real(stop)
+
+    monkeypatch.setattr(module, "borders", noted)
     strings = StopStrings([(1, 1, 2), (2,)])
     first, second = StopMatcher(strings), StopMatcher(strings)
     assert first.feed([1, 1]) is None and second.feed([1, 1, 2]) == StopFound(0, 3, 3)

@@ -8,6 +8,8 @@ from serve.wire.errors import shown
 
 MAX_PROMPT_CHARACTERS = 1_000_000
 
+SLICE = 1 << 15  # token ids that are looked at at once
+
 Prompt = str | list[int]
 AnyPrompt = str | list[str] | list[int] | list[list[int]]
 
@@ -61,7 +63,9 @@ def _check_text(text: str) -> str:
 
 
 def _is_indices(value: list[Any]) -> bool:
-    return set(map(type, value)) <= {int}  # a bool is an int, and no index
+    # A bool is an int, and no index. In slices: the interpreter's lock is held for each of them.
+    slices = (value[start : start + SLICE] for start in range(0, len(value), SLICE))
+    return all(set(map(type, part)) <= {int} for part in slices)
 
 
 PromptField = Annotated[AnyPrompt, PlainValidator(_check), WithJsonSchema(_SCHEMA)]
