@@ -18,9 +18,10 @@ from serve import metrics
 from serve.comparison import compare
 from serve.edits import symmetries
 from serve.entrance import Entrance
-from serve.grpc_entrance import GrpcEntrance, abort
+from serve.grpc_entrance import SMALL_MESSAGE, GrpcEntrance, abort
 from serve.host import Host
 from serve.json_weight import MAX_JSON_PARTS
+from serve.large import by_size
 from serve.limits import MAX_MESSAGE_BYTES, all_limits
 from serve.scoring import score
 from serve.trial_query import answer_trials
@@ -29,6 +30,7 @@ from serve.wire import torsor_pb2_grpc as rpc
 from serve.wire.errors import RequestError, invalid
 from serve.wire.queries import CompareRequest, TrialsRequest
 from serve.wire.requests import GenerateRequest, PairRequest, ScoreRequest, parse_request
+from serve.wire.requests import Request as Asked
 from serve.writing import Character, Piece, Writing, open_writing
 
 SERVICE = "torsor.v1.Torsor"
@@ -67,7 +69,7 @@ class TorsorServicer(rpc.TorsorServicer):
         """Bits per character of a text."""
 
         async def answer() -> pb.ScoreReply:
-            page = await score(self._host, parse_request(ScoreRequest, fields_of(request)))
+            page = await score(self._host, await read_asked(ScoreRequest, request))
             return score_reply(page)
 
         return await or_abort(context, answer)
@@ -76,7 +78,7 @@ class TorsorServicer(rpc.TorsorServicer):
         """What comes next after a prompt."""
 
         async def answer() -> pb.CompareReply:
-            page = await compare(self._host, parse_request(CompareRequest, fields_of(request)))
+            page = await compare(self._host, await read_asked(CompareRequest, request))
             return pb.CompareReply(page=to_struct(page))
 
         return await or_abort(context, answer)
@@ -85,9 +87,9 @@ class TorsorServicer(rpc.TorsorServicer):
         """How well a model of a task does."""
 
         async def answer() -> pb.TrialsReply:
-            fields = fields_of(request)
-            content = fields.pop("trials", None)
-            asked = parse_request(TrialsRequest, fields)
+            content = request.trials if request.HasField("trials") else None
+            request.ClearField("trials")
+            asked = await read_asked(TrialsRequest, request)
             return pb.TrialsReply(page=to_struct(await answer_trials(self._host, asked, content)))
 
         return await or_abort(context, answer)
@@ -96,12 +98,12 @@ class TorsorServicer(rpc.TorsorServicer):
         self, request: pb.GenerateRequest, context: Context
     ) -> AsyncIterator[pb.GenerateChunk]:
         """Text as it is written; the last chunk sums up."""
-        fields = fields_of(request)
-        paired = bool(fields.pop("paired", False))
+        paired = request.paired
+        request.ClearField("paired")
 
         async def opened() -> Writing:
             kind = PairRequest if paired else GenerateRequest
-            return await open_writing(self._host, parse_request(kind, fields), paired)
+            return await open_writing(self._host, await read_asked(kind, request), paired)
 
         writing = await or_abort(context, opened)
         try:
@@ -161,6 +163,12 @@ async def set_serving(checks: Any, serving: bool) -> None:
     status: Any = health_pb2.HealthCheckResponse  # its stubs lack the enum's values
     for name in ("", SERVICE):
         await checks.set(name, status.SERVING if serving else status.NOT_SERVING)
+
+
+async def read_asked(kind: type[Asked], message: Message) -> Asked:
+    """The checked request in a message; `RequestError` if it is none of this kind."""
+    size = message.ByteSize()
+    return await by_size(size, _asked, kind, message, small=SMALL_MESSAGE)
 
 
 def fields_of(message: Message) -> dict[str, Any]:
@@ -248,6 +256,10 @@ def unexpected() -> RequestError:
 
 def _character(character: Character) -> pb.Character:
     return pb.Character(text=character.text, logprob=character.logprob, top_logprobs=character.top)
+
+
+def _asked(kind: type[Asked], message: Message) -> Asked:
+    return parse_request(kind, fields_of(message))
 
 
 def _plain(value: Any) -> Any:

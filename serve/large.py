@@ -17,11 +17,13 @@ Result = TypeVar("Result")
 _worker = BoundedWorker("large requests are being read", MAX_QUEUED_LARGE, "max_queued_large")
 
 
-async def by_size(size: int, function: Callable[..., Result], *arguments: Any) -> Result:
-    """The result of a function, called here if `size` (bytes) is small, else in a thread.
+async def by_size(
+    size: int, function: Callable[..., Result], *arguments: Any, small: int = LARGE
+) -> Result:
+    """The result of a function, called here if `size` is at most `small` (bytes), else in a thread.
 
     `RequestError` where too many large ones wait.
     """
-    if size <= LARGE:
+    if size <= small:
         return function(*arguments)
     return await _worker.run(function, *arguments)

@@ -35,6 +35,7 @@
 | max_json_parts        | strings, lists and objects in such a body                                |
 | max_json_numbers      | values in its lists and objects                                          |
 | max_message_bytes     | of a request over gRPC                                                   |
+| max_message_fields    | fields in such a message, those of inner ones too                        |
 
 Those of API keys stand in serve/access.py.
 """
@@ -43,6 +44,7 @@ from serve.engine import Limits
 from serve.host import MAX_QUEUED_ABLATIONS, MAX_QUEUED_INFERENCES, MAX_QUEUED_TRIALS
 from serve.json_weight import MAX_JSON_NUMBERS, MAX_JSON_PARTS
 from serve.large import MAX_QUEUED_LARGE
+from serve.message_weight import MAX_MESSAGE_FIELDS
 from serve.sweep_store import MAX_SWEEPS
 from serve.trial_upload import MAX_TRIAL_BYTES
 from serve.wire import requests
@@ -77,4 +79,5 @@ def all_limits(engine: Limits) -> dict[str, float]:
         "max_json_parts": MAX_JSON_PARTS,
         "max_json_numbers": MAX_JSON_NUMBERS,
         "max_message_bytes": MAX_MESSAGE_BYTES,
+        "max_message_fields": MAX_MESSAGE_FIELDS,
     }

@@ -5,13 +5,12 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from serve.grpc_entrance import abort
-from serve.grpc_server import Context, TorsorServicer, fields_of, or_abort, to_struct, unexpected
+from serve.grpc_server import Context, TorsorServicer, or_abort, read_asked, to_struct, unexpected
 from serve.sweep_api import current_key
 from serve.sweeps import Sweeps, sweeps_of
 from serve.wire import torsor_pb2 as pb
 from serve.wire.errors import RequestError, invalid
 from serve.wire.queries import MAX_POINTS, SweepRequest
-from serve.wire.requests import parse_request
 
 PATIENCE_S = 60.0
 MAX_GRID_BYTES = 1 << 20  # that are turned into JSON on the event loop
@@ -29,7 +28,7 @@ class SweepServicer(TorsorServicer):
                 raise invalid(
                     "grid", f"found {size} bytes, expected {expected}; send a smaller one"
                 )
-            asked = parse_request(SweepRequest, fields_of(request))
+            asked = await read_asked(SweepRequest, request)
             if asked.grid is not None and asked.grid.order is None:
                 asked.grid.order = sorted(asked.grid.axes)  # a Struct keeps none
             return _reply(await self._sweeps.submit(asked, current_key()))
