@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from typing import Any, TypeVar
 
 import grpc
-from google.protobuf.json_format import MessageToDict, ParseDict
+from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 from google.protobuf.struct_pb2 import Struct
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -24,6 +24,7 @@ from serve.json_weight import MAX_JSON_PARTS
 from serve.large import by_size
 from serve.limits import MAX_MESSAGE_BYTES, all_limits
 from serve.scoring import score
+from serve.structs import make_struct
 from serve.trial_query import answer_trials
 from serve.wire import torsor_pb2 as pb
 from serve.wire import torsor_pb2_grpc as rpc
@@ -50,7 +51,7 @@ class TorsorServicer(rpc.TorsorServicer):
         del request, context
         limits = {"limits": all_limits(self._host.engine.limits)}
         pages = [self._host.describe(b) | limits for b in self._host.bundles.values()]
-        models = [pb.Model(id=page["id"], details=to_struct(page)) for page in pages]
+        models = [pb.Model(id=page["id"], details=await make_struct(page)) for page in pages]
         return pb.ModelsReply(models=models)
 
     async def Structure(self, request: pb.StructureRequest, context: Context) -> pb.StructureReply:
@@ -59,8 +60,8 @@ class TorsorServicer(rpc.TorsorServicer):
         async def answer() -> pb.StructureReply:
             bundle = self._host.bundle(fields_of(request).get("model"))
             targets = await self._host.structure(bundle)
-            moved = [to_struct(page) for page in symmetries(bundle.manifest)]
-            pages = [to_struct(target) for target in targets]
+            moved = [await make_struct(page) for page in symmetries(bundle.manifest)]
+            pages = [await make_struct(target) for target in targets]
             return pb.StructureReply(model=bundle.name, targets=pages, symmetries=moved)
 
         return await or_abort(context, answer)
@@ -70,7 +71,9 @@ class TorsorServicer(rpc.TorsorServicer):
 
         async def answer() -> pb.ScoreReply:
             page = await score(self._host, await read_asked(ScoreRequest, request))
-            return score_reply(page)
+            report = page["ablation"]
+            ablation = None if report is None else await make_struct(report)
+            return score_reply(page, ablation)
 
         return await or_abort(context, answer)
 
@@ -79,7 +82,7 @@ class TorsorServicer(rpc.TorsorServicer):
 
         async def answer() -> pb.CompareReply:
             page = await compare(self._host, await read_asked(CompareRequest, request))
-            return pb.CompareReply(page=to_struct(page))
+            return pb.CompareReply(page=await make_struct(page))
 
         return await or_abort(context, answer)
 
@@ -90,7 +93,8 @@ class TorsorServicer(rpc.TorsorServicer):
             content = request.trials if request.HasField("trials") else None
             request.ClearField("trials")
             asked = await read_asked(TrialsRequest, request)
-            return pb.TrialsReply(page=to_struct(await answer_trials(self._host, asked, content)))
+            page = await answer_trials(self._host, asked, content)
+            return pb.TrialsReply(page=await make_struct(page))
 
         return await or_abort(context, answer)
 
@@ -109,7 +113,7 @@ class TorsorServicer(rpc.TorsorServicer):
         try:
             async for piece in writing.pieces():
                 yield chunk_of(piece)
-            yield pb.GenerateChunk(summary=summary_of(writing, paired))
+            yield pb.GenerateChunk(summary=await summary_of(writing, paired))
         except RequestError as error:
             await abort(context, error)
         except Exception:
@@ -186,11 +190,6 @@ def fields_of(message: Message) -> dict[str, Any]:
     return found
 
 
-def to_struct(page: dict[str, Any]) -> Struct:
-    """A JSON object as protobuf's Struct; its numbers are doubles."""
-    return ParseDict(page, Struct())
-
-
 def chunk_of(piece: Piece) -> pb.GenerateChunk:
     """A piece of text on this wire."""
     return pb.GenerateChunk(
@@ -205,13 +204,13 @@ def chunk_of(piece: Piece) -> pb.GenerateChunk:
     )
 
 
-def summary_of(writing: Writing, paired: bool) -> pb.Summary:
+async def summary_of(writing: Writing, paired: bool) -> pb.Summary:
     """The last chunk of a call."""
     report = writing.variant.report
     return pb.Summary(
         model=writing.bundle.name,
         usage=usage_of(writing),
-        ablation=None if report is None else to_struct(report),
+        ablation=None if report is None else await make_struct(report),
         first_difference=writing.first_difference if paired else None,
     )
 
@@ -223,9 +222,8 @@ def usage_of(writing: Writing) -> pb.Usage:
     return pb.Usage(**usage, cached_tokens=details["cached_tokens"])
 
 
-def score_reply(page: dict[str, Any]) -> pb.ScoreReply:
+def score_reply(page: dict[str, Any], ablation: Struct | None) -> pb.ScoreReply:
     """A score on this wire."""
-    report = page["ablation"]
     return pb.ScoreReply(
         model=page["model"],
         num_characters=page["num_characters"],
@@ -234,7 +232,7 @@ def score_reply(page: dict[str, Any]) -> pb.ScoreReply:
         delta_bpc=page["delta_bpc"],
         mean_kl=page["mean_kl"],
         kl=page["kl"] or [],
-        ablation=None if report is None else to_struct(report),
+        ablation=ablation,
     )
 
 

@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from serve.grpc_entrance import abort
-from serve.grpc_server import Context, TorsorServicer, or_abort, read_asked, to_struct, unexpected
+from serve.grpc_server import Context, TorsorServicer, or_abort, read_asked, unexpected
+from serve.structs import make_struct
 from serve.sweep_api import current_key
 from serve.sweeps import Sweeps, sweeps_of
 from serve.wire import torsor_pb2 as pb
@@ -31,7 +32,7 @@ class SweepServicer(TorsorServicer):
             asked = await read_asked(SweepRequest, request)
             if asked.grid is not None and asked.grid.order is None:
                 asked.grid.order = sorted(asked.grid.axes)  # a Struct keeps none
-            return _reply(await self._sweeps.submit(asked, current_key()))
+            return await _reply(await self._sweeps.submit(asked, current_key()))
 
         return await or_abort(context, answer)
 
@@ -43,7 +44,7 @@ class SweepServicer(TorsorServicer):
 
         async def answer() -> pb.ListSweepsReply:
             pages = await self._sweeps.pages(current_key())
-            return pb.ListSweepsReply(sweeps=[to_struct(page) for page in pages])
+            return pb.ListSweepsReply(sweeps=[await make_struct(page) for page in pages])
 
         return await or_abort(context, answer)
 
@@ -51,7 +52,7 @@ class SweepServicer(TorsorServicer):
         """End a sweep, or forget one that has ended."""
 
         async def answer() -> pb.SweepReply:
-            return _reply(await self._sweeps.cancel(request.id, current_key()))
+            return await _reply(await self._sweeps.cancel(request.id, current_key()))
 
         return await or_abort(context, answer)
 
@@ -66,9 +67,9 @@ class SweepServicer(TorsorServicer):
             watched = self._sweeps.watch(request.id, current_key(), request.start, PATIENCE_S)
             async for item in watched:
                 if isinstance(item, dict):
-                    yield pb.SweepEvent(sweep=to_struct(item))
+                    yield pb.SweepEvent(sweep=await make_struct(item))
                 elif item is not None:
-                    yield pb.SweepEvent(point=to_struct(json.loads(item[1])))
+                    yield pb.SweepEvent(point=await make_struct(json.loads(item[1])))
         except RequestError as error:
             await abort(context, error)
         except Exception:
@@ -79,5 +80,5 @@ class SweepServicer(TorsorServicer):
         return sweeps_of(self._host)
 
 
-def _reply(page: dict[str, Any]) -> pb.SweepReply:
-    return pb.SweepReply(sweep=to_struct(page))
+async def _reply(page: dict[str, Any]) -> pb.SweepReply:
+    return pb.SweepReply(sweep=await make_struct(page))
