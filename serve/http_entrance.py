@@ -5,10 +5,12 @@ Plain ASGI: a chunk of a stream costs one look at its type, and no task, queue o
 
 from collections.abc import Awaitable
 
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serve.call import Call
 from serve.entrance import Entrance
+from serve.missing import missing_response
 from serve.openai_api import error_response
 from serve.wire.errors import RequestError
 
@@ -31,7 +33,7 @@ class HttpEntrance:
         path = scope["path"]
         method = f"{scope['method']} {path}"
         with self._entrance.open("http", method, headers, path in QUIET) as call:
-            named = name_answer(call, send)
+            named = name_answer(call, scope, send)
             try:
                 with self._entrance.admit(call, headers, needs_key(scope["method"], path)):
                     await self._app(scope, receive, named)
@@ -47,14 +49,39 @@ def needs_key(method: str, path: str) -> bool:
     return not (is_open and method in ("GET", "HEAD"))
 
 
-def name_answer(call: Call, send: Send) -> Send:
-    """A `send` that puts the request's id into the answer's headers, and notes the status."""
+def name_answer(call: Call, scope: Scope, send: Send) -> Send:
+    """A `send` that puts the request's id into the answer's headers, and notes the status.
+
+    BentoML's router says in plain text that there is no such path: that becomes an error of ours.
+    """
     request_id = (b"x-request-id", call.request_id.encode())
+    replaced = False
 
     def named(message: Message) -> Awaitable[None]:
+        nonlocal replaced
+        if replaced:
+            return _nothing()
         if message["type"] == "http.response.start":
             call.status = message["status"]
             message = {**message, "headers": [*message.get("headers", ()), request_id]}
+            if call.status in (404, 405):
+                headers = Headers(raw=message["headers"])
+                replaced = headers.get("content-type", "").startswith("text/plain")
+                if replaced:
+                    return _send_missing(call, scope, headers.get("allow", ""), send)
         return send(message)
 
     return named
+
+
+async def _send_missing(call: Call, scope: Scope, allowed: str, send: Send) -> None:
+    answer = missing_response(scope["method"], scope["path"], allowed)
+    answer.headers["x-request-id"] = call.request_id
+    start = {"type": "http.response.start", "status": call.status, "headers": answer.raw_headers}
+    await send(start)
+    body = b"" if scope["method"] == "HEAD" else answer.body
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _nothing() -> None:
+    """What is left of an answer that another one has taken the place of."""

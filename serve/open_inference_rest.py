@@ -12,10 +12,12 @@ from fastapi.responses import JSONResponse, Response
 from numpy.typing import NDArray
 
 from serve.bodies import parse_body, read_body
+from serve.call import note_error
 from serve.docs import documented
 from serve.host import Host
 from serve.inference import MODEL_VERSION, infer, model_metadata, served, server_metadata
 from serve.long_json import json_response, json_text
+from serve.missing import allow_header, allowed_methods, missing
 from serve.openai_api import METHODS, error_response, unless_gone
 from serve.tensors import datatype_of, from_bytes, from_numbers, to_bytes
 from serve.wire import pages
@@ -77,8 +79,11 @@ def add_open_inference_paths(app: FastAPI, host_of: Callable[[], Host]) -> None:
 
     @app.api_route("/v2/{path:path}", methods=METHODS, include_in_schema=False)
     @_in_words
-    async def nothing(path: str) -> Response:
-        raise RequestError("not_found", f"found /v2/{path}, expected a path of /docs.json")
+    async def nothing(path: str, http: Request) -> Response:
+        allowed = allowed_methods(http)
+        error = missing(http.method, http.url.path, allowed)
+        note_error(error.code)
+        return JSONResponse({"error": error.message}, error.http_status, allow_header(allowed))
 
 
 def _documented(answer: Any, asked: Any = None) -> Json:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fastapi import FastAPI, HTTPException, Request
+from fastapi import FastAPI, Request
 from fastapi.responses import FileResponse, JSONResponse, Response
 from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.requests import ClientDisconnect
@@ -33,6 +33,7 @@ from serve.event_response import EventResponse, until_gone
 from serve.host import Host
 from serve.limits import all_limits
 from serve.long_json import json_response
+from serve.missing import allowed_methods, missing_response
 from serve.scoring import score
 from serve.trial_query import answer_trials
 from serve.wire import pages, query_pages
@@ -43,6 +44,7 @@ from serve.writing import open_writing
 
 PAGE = Path(__file__).parent.parent / "clients" / "playground" / "index.html"
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+NOT_ALLOWED = 405
 CLIENT_GONE = 499  # nginx's status for it; nobody reads the answer
 
 Answer = TypeVar("Answer")
@@ -99,8 +101,8 @@ def make_app(host_of: Callable[[], Host], more: Sequence[AddPaths] = ()) -> Fast
     _add_queries(app, host_of)
 
     @app.api_route("/v1/{path:path}", methods=METHODS, include_in_schema=False)
-    async def nothing(path: str) -> Response:
-        raise HTTPException(404, "there is no such method or path")
+    async def nothing(path: str, http: Request) -> Response:
+        return missing_response(http.method, http.url.path, allowed_methods(http))
 
     return app
 
@@ -162,10 +164,8 @@ def explain_errors(app: FastAPI) -> None:
 
     @app.exception_handler(AnyHTTPException)
     async def explain(request: Request, error: AnyHTTPException) -> Response:
-        note_error("not_found")
-        sentence = f"found {request.method} {request.url.path}: {error.detail}"
-        body = RequestError("not_found", f"{sentence}; /docs.json lists methods and paths").body()
-        return JSONResponse(body, error.status_code)
+        allowed = allowed_methods(request) if error.status_code == NOT_ALLOWED else ""
+        return missing_response(request.method, request.url.path, allowed)
 
     @app.exception_handler(Exception)
     async def own_up(request: Request, error: Exception) -> Response:
