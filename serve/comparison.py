@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from serve.call import note_streams
 from serve.host import Host
 from serve.inbox import Inbox
+from serve.large import by_size
 from serve.runtime import Bundle, Variant
 from serve.sampling import SamplingSettings
 from serve.scoring import kl_bits
@@ -28,6 +29,7 @@ from serve.writing import BASELINE, log_softmax, weights_of
 
 Array = NDArray[Any]
 Json = dict[str, Any]
+SHORT = 1000  # probabilities that are named at once
 
 
 async def compare(host: Host, request: CompareRequest) -> Json:
@@ -46,20 +48,25 @@ async def compare(host: Host, request: CompareRequest) -> Json:
     host.engine.submit(streams)
     reports = [variant.report for variant in variants[1:] if variant.report is not None]
     note_streams(streams, {"hash": ",".join(report["hash"] for report in reports)})
-    baseline, *others = await _read_logits(host, streams, inbox)
-    top = _best(baseline, request.top)
+    logits = await _read_logits(host, streams, inbox)
+    size = request.top * len(logits)
+    page = await by_size(size, _page, logits, reports, vocabulary, request.top, small=SHORT)
+    return {"model": bundle.name, "num_characters": len(forced), **page}
+
+
+def _page(logits: list[Array], reports: list[Json], vocabulary: Vocabulary, count: int) -> Json:
+    baseline, *others = logits
+    top = _best(baseline, count)
     return {
-        "model": bundle.name,
-        "num_characters": len(forced),
-        BASELINE: _distribution(baseline, vocabulary, request.top),
+        BASELINE: _distribution(baseline, vocabulary, count),
         "ablations": [
             {
                 "ablation": report,
-                **_distribution(logits, vocabulary, request.top),
-                **_difference(baseline, logits),
-                "probabilities": np.exp(log_softmax(logits))[top].tolist(),
+                **_distribution(row, vocabulary, count),
+                **_difference(baseline, row),
+                "probabilities": np.exp(log_softmax(row))[top].tolist(),
             }
-            for report, logits in zip(reports, others, strict=True)
+            for report, row in zip(reports, others, strict=True)
         ],
     }
 

@@ -265,10 +265,11 @@ class Engine:
     def _advance(self, group: list[Stream]) -> None:
         try:
             self._table(group[0]).advance(group)
-        except Exception as error:  # whatever goes wrong must end these streams only
+        except Exception:  # whatever goes wrong must end these streams only
             metrics.log.exception("a run failed")
+            sentence = "the run failed; the server's log says why"  # which may hold its paths
             for stream in group:
-                stream.finish("error", RequestError("internal", f"the run failed: {error}"))
+                stream.finish("error", RequestError("internal", sentence))
 
     def _release(self) -> None:
         """Free the slots of streams that have ended."""

@@ -17,7 +17,7 @@ from typing import Any
 from serve.ablation import AblationError
 from serve.ablation_page import MAX_NAME, parse_ablation
 from serve.manifest import Manifest
-from serve.wire.errors import RequestError, invalid
+from serve.wire.errors import RequestError, invalid, shown
 from serve.wire.queries import MAX_POINTS, Grid, SweepRequest
 
 Json = Any
@@ -132,7 +132,7 @@ def _filled(value: Json, chosen: dict[str, Json], field: str) -> Json:
 def _inside(value: Json, axis: str, field: str) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         problem = f"'${axis}' stands within a string, expected strings or numbers on that axis"
-        raise invalid(field, f"{problem}, found {value!r:.60}")
+        raise invalid(field, f"{problem}, found {shown(value, 60)}")
     return str(value)
 
 

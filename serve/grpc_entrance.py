@@ -9,16 +9,22 @@ from contextlib import aclosing
 from typing import Any, NoReturn
 
 import grpc
-from google.protobuf.message import Message
+from google.protobuf import descriptor_pool
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.message import DecodeError
 
 from serve.call import note_error
 from serve.entrance import Entrance
+from serve.large import by_size
 from serve.limits import MAX_MESSAGE_BYTES
-from serve.wire.errors import RequestError
+from serve.message_weight import require_few_fields
+from serve.wire.errors import RequestError, invalid
 
+SMALL_MESSAGE = 1 << 14  # bytes, up to which a message is parsed at once
 OPEN = ("/grpc.health.v1.Health/", "/grpc.reflection.")
 Context = grpc.aio.ServicerContext[Any, Any]
 Details = grpc.HandlerCallDetails
+Parse = Callable[[bytes], Any]
 Handler = Any  # grpc.RpcMethodHandler, whose generics exist in its stubs only
 
 
@@ -36,14 +42,16 @@ class GrpcEntrance(grpc.aio.ServerInterceptor):
         if handler is None or details.method.startswith(OPEN):
             return handler
 
-        async def answer(request: Message, context: Context) -> Any:
+        parse: Parse = handler.request_deserializer
+
+        async def answer(content: bytes, context: Context) -> Any:
             headers = {key: str(value) for key, value in context.invocation_metadata() or ()}
             with self._entrance.open("grpc", details.method, headers) as call:
                 call.route = details.method  # there is a handler of this name
                 await context.send_initial_metadata((("x-request-id", call.request_id),))
                 try:
                     with self._entrance.admit(call, headers, True):
-                        require_small(request)
+                        request = await parse_message(content, parse, details.method)
                         reply = await _answered(handler, request, context)
                         call.status = "OK"
                         return reply
@@ -57,17 +65,45 @@ class GrpcEntrance(grpc.aio.ServerInterceptor):
             if handler.response_streaming
             else grpc.unary_unary_rpc_method_handler
         )
-        return make(answer, handler.request_deserializer, handler.response_serializer)
+        return make(answer, None, handler.response_serializer)  # the bytes come in as they are
 
 
-def require_small(request: Message) -> None:
+def require_small(content: bytes) -> None:
     """`RequestError` for a message above the limit; gRPC itself refuses what is twice as large."""
-    if (size := request.ByteSize()) > MAX_MESSAGE_BYTES:
+    if (size := len(content)) > MAX_MESSAGE_BYTES:
         raise RequestError(
             "too_large",
             f"message: found {size} bytes, expected at most {MAX_MESSAGE_BYTES} "
             "(max_message_bytes); send less text",
         )
+
+
+async def parse_message(content: bytes, parse: Parse, method: str) -> Any:
+    """What a call asks; `RequestError` if that is too much, or no message.
+
+    What isn't small is looked at before it is parsed, both off the event loop.
+    """
+    require_small(content)
+    return await by_size(len(content), _parsed, content, parse, method, small=SMALL_MESSAGE)
+
+
+def _parsed(content: bytes, parse: Parse, method: str) -> Any:
+    if len(content) > SMALL_MESSAGE:
+        require_few_fields(content, _asked_kind(method))
+    try:
+        return parse(content)
+    except DecodeError as error:
+        expected = f"expected a {_asked_kind(method).full_name}"
+        raise invalid("message", f"found none in protobuf ({error}), {expected}") from None
+
+
+def _asked_kind(method: str) -> Descriptor:
+    """What a method asks, of "/package.Service/Method"."""
+    _, service, name = method.split("/")
+    found: Descriptor = (
+        descriptor_pool.Default().FindServiceByName(service).methods_by_name[name].input_type
+    )
+    return found
 
 
 async def abort(context: Context, error: RequestError) -> NoReturn:
@@ -81,7 +117,7 @@ async def abort(context: Context, error: RequestError) -> NoReturn:
     await context.abort(grpc.StatusCode[error.grpc_status], error.message, tuple(trailing))
 
 
-async def _answered(handler: Any, request: Message, context: Context) -> Any:
+async def _answered(handler: Any, request: Any, context: Context) -> Any:
     if not handler.response_streaming:
         return await handler.unary_unary(request, context)
     # Written here, as gRPC itself would: a chunk passes no second generator

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from typing import Any, TypeVar
 
 import grpc
-from google.protobuf.json_format import MessageToDict, ParseDict
+from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 from google.protobuf.struct_pb2 import Struct
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -18,17 +18,20 @@ from serve import metrics
 from serve.comparison import compare
 from serve.edits import symmetries
 from serve.entrance import Entrance
-from serve.grpc_entrance import GrpcEntrance, abort
+from serve.grpc_entrance import SMALL_MESSAGE, GrpcEntrance, abort
 from serve.host import Host
 from serve.json_weight import MAX_JSON_PARTS
+from serve.large import by_size
 from serve.limits import MAX_MESSAGE_BYTES, all_limits
 from serve.scoring import score
+from serve.structs import make_struct
 from serve.trial_query import answer_trials
 from serve.wire import torsor_pb2 as pb
 from serve.wire import torsor_pb2_grpc as rpc
 from serve.wire.errors import RequestError, invalid
 from serve.wire.queries import CompareRequest, TrialsRequest
 from serve.wire.requests import GenerateRequest, PairRequest, ScoreRequest, parse_request
+from serve.wire.requests import Request as Asked
 from serve.writing import Character, Piece, Writing, open_writing
 
 SERVICE = "torsor.v1.Torsor"
@@ -48,7 +51,7 @@ class TorsorServicer(rpc.TorsorServicer):
         del request, context
         limits = {"limits": all_limits(self._host.engine.limits)}
         pages = [self._host.describe(b) | limits for b in self._host.bundles.values()]
-        models = [pb.Model(id=page["id"], details=to_struct(page)) for page in pages]
+        models = [pb.Model(id=page["id"], details=await make_struct(page)) for page in pages]
         return pb.ModelsReply(models=models)
 
     async def Structure(self, request: pb.StructureRequest, context: Context) -> pb.StructureReply:
@@ -57,8 +60,8 @@ class TorsorServicer(rpc.TorsorServicer):
         async def answer() -> pb.StructureReply:
             bundle = self._host.bundle(fields_of(request).get("model"))
             targets = await self._host.structure(bundle)
-            moved = [to_struct(page) for page in symmetries(bundle.manifest)]
-            pages = [to_struct(target) for target in targets]
+            moved = [await make_struct(page) for page in symmetries(bundle.manifest)]
+            pages = [await make_struct(target) for target in targets]
             return pb.StructureReply(model=bundle.name, targets=pages, symmetries=moved)
 
         return await or_abort(context, answer)
@@ -67,8 +70,10 @@ class TorsorServicer(rpc.TorsorServicer):
         """Bits per character of a text."""
 
         async def answer() -> pb.ScoreReply:
-            page = await score(self._host, parse_request(ScoreRequest, fields_of(request)))
-            return score_reply(page)
+            page = await score(self._host, await read_asked(ScoreRequest, request))
+            report = page["ablation"]
+            ablation = None if report is None else await make_struct(report)
+            return score_reply(page, ablation)
 
         return await or_abort(context, answer)
 
@@ -76,8 +81,8 @@ class TorsorServicer(rpc.TorsorServicer):
         """What comes next after a prompt."""
 
         async def answer() -> pb.CompareReply:
-            page = await compare(self._host, parse_request(CompareRequest, fields_of(request)))
-            return pb.CompareReply(page=to_struct(page))
+            page = await compare(self._host, await read_asked(CompareRequest, request))
+            return pb.CompareReply(page=await make_struct(page))
 
         return await or_abort(context, answer)
 
@@ -85,10 +90,11 @@ class TorsorServicer(rpc.TorsorServicer):
         """How well a model of a task does."""
 
         async def answer() -> pb.TrialsReply:
-            fields = fields_of(request)
-            content = fields.pop("trials", None)
-            asked = parse_request(TrialsRequest, fields)
-            return pb.TrialsReply(page=to_struct(await answer_trials(self._host, asked, content)))
+            content = request.trials if request.HasField("trials") else None
+            request.ClearField("trials")
+            asked = await read_asked(TrialsRequest, request)
+            page = await answer_trials(self._host, asked, content)
+            return pb.TrialsReply(page=await make_struct(page))
 
         return await or_abort(context, answer)
 
@@ -96,18 +102,18 @@ class TorsorServicer(rpc.TorsorServicer):
         self, request: pb.GenerateRequest, context: Context
     ) -> AsyncIterator[pb.GenerateChunk]:
         """Text as it is written; the last chunk sums up."""
-        fields = fields_of(request)
-        paired = bool(fields.pop("paired", False))
+        paired = request.paired
+        request.ClearField("paired")
 
         async def opened() -> Writing:
             kind = PairRequest if paired else GenerateRequest
-            return await open_writing(self._host, parse_request(kind, fields), paired)
+            return await open_writing(self._host, await read_asked(kind, request), paired)
 
         writing = await or_abort(context, opened)
         try:
             async for piece in writing.pieces():
                 yield chunk_of(piece)
-            yield pb.GenerateChunk(summary=summary_of(writing, paired))
+            yield pb.GenerateChunk(summary=await summary_of(writing, paired))
         except RequestError as error:
             await abort(context, error)
         except Exception:
@@ -163,6 +169,12 @@ async def set_serving(checks: Any, serving: bool) -> None:
         await checks.set(name, status.SERVING if serving else status.NOT_SERVING)
 
 
+async def read_asked(kind: type[Asked], message: Message) -> Asked:
+    """The checked request in a message; `RequestError` if it is none of this kind."""
+    size = message.ByteSize()
+    return await by_size(size, _asked, kind, message, small=SMALL_MESSAGE)
+
+
 def fields_of(message: Message) -> dict[str, Any]:
     """The fields that were set, as the JSON of the same request over HTTP.
 
@@ -176,11 +188,6 @@ def fields_of(message: Message) -> dict[str, Any]:
             raise invalid(field.name, f"{sentence} (max_json_parts); send less at once")
         found[field.name] = _plain(value)
     return found
-
-
-def to_struct(page: dict[str, Any]) -> Struct:
-    """A JSON object as protobuf's Struct; its numbers are doubles."""
-    return ParseDict(page, Struct())
 
 
 def chunk_of(piece: Piece) -> pb.GenerateChunk:
@@ -197,13 +204,13 @@ def chunk_of(piece: Piece) -> pb.GenerateChunk:
     )
 
 
-def summary_of(writing: Writing, paired: bool) -> pb.Summary:
+async def summary_of(writing: Writing, paired: bool) -> pb.Summary:
     """The last chunk of a call."""
     report = writing.variant.report
     return pb.Summary(
         model=writing.bundle.name,
         usage=usage_of(writing),
-        ablation=None if report is None else to_struct(report),
+        ablation=None if report is None else await make_struct(report),
         first_difference=writing.first_difference if paired else None,
     )
 
@@ -215,9 +222,8 @@ def usage_of(writing: Writing) -> pb.Usage:
     return pb.Usage(**usage, cached_tokens=details["cached_tokens"])
 
 
-def score_reply(page: dict[str, Any]) -> pb.ScoreReply:
+def score_reply(page: dict[str, Any], ablation: Struct | None) -> pb.ScoreReply:
     """A score on this wire."""
-    report = page["ablation"]
     return pb.ScoreReply(
         model=page["model"],
         num_characters=page["num_characters"],
@@ -226,7 +232,7 @@ def score_reply(page: dict[str, Any]) -> pb.ScoreReply:
         delta_bpc=page["delta_bpc"],
         mean_kl=page["mean_kl"],
         kl=page["kl"] or [],
-        ablation=None if report is None else to_struct(report),
+        ablation=ablation,
     )
 
 
@@ -248,6 +254,10 @@ def unexpected() -> RequestError:
 
 def _character(character: Character) -> pb.Character:
     return pb.Character(text=character.text, logprob=character.logprob, top_logprobs=character.top)
+
+
+def _asked(kind: type[Asked], message: Message) -> Asked:
+    return parse_request(kind, fields_of(message))
 
 
 def _plain(value: Any) -> Any:

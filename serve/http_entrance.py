@@ -4,10 +4,14 @@ Plain ASGI: a chunk of a stream costs a look at its type and two at the clock, b
 copy.
 """
 
+from collections.abc import Awaitable
+
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serve.call import Call
 from serve.entrance import Entrance
+from serve.missing import missing_response
 from serve.openai_api import error_response
 from serve.patience import Patience
 from serve.wire.errors import RequestError
@@ -32,7 +36,7 @@ class HttpEntrance:
         method = f"{scope['method']} {path}"
         with self._entrance.open("http", method, headers, path in QUIET) as call:
             patience = Patience(self._entrance.patience_s)
-            named = name_answer(call, send, patience)
+            named = name_answer(call, scope, watch_writes(send, patience))
             try:
                 with self._entrance.admit(call, headers, needs_key(scope["method"], path)):
                     with patience.watch():
@@ -51,17 +55,50 @@ def needs_key(method: str, path: str) -> bool:
     return not (is_open and method in ("GET", "HEAD"))
 
 
-def name_answer(call: Call, send: Send, patience: Patience) -> Send:
-    """A `send` that puts the request's id into the answer's headers, notes the status, and says
-    when it waits."""
-    request_id = (b"x-request-id", call.request_id.encode())
+def name_answer(call: Call, scope: Scope, send: Send) -> Send:
+    """A `send` that puts the request's id into the answer's headers, and notes the status.
 
-    async def named(message: Message) -> None:
+    BentoML's router says in plain text that there is no such path: that becomes an error of ours.
+    """
+    request_id = (b"x-request-id", call.request_id.encode())
+    replaced = False
+
+    def named(message: Message) -> Awaitable[None]:
+        nonlocal replaced
+        if replaced:
+            return _nothing()
         if message["type"] == "http.response.start":
             call.status = message["status"]
             message = {**message, "headers": [*message.get("headers", ()), request_id]}
+            if call.status in (404, 405):
+                headers = Headers(raw=message["headers"])
+                replaced = headers.get("content-type", "").startswith("text/plain")
+                if replaced:
+                    return _send_missing(call, scope, headers.get("allow", ""), send)
+        return send(message)
+
+    return named
+
+
+def watch_writes(send: Send, patience: Patience) -> Send:
+    """A `send` that says when it waits."""
+
+    async def watched(message: Message) -> None:
         patience.begin()
         await send(message)
         patience.end()
 
-    return named
+    return watched
+
+
+async def _send_missing(call: Call, scope: Scope, allowed: str, send: Send) -> None:
+    answer = missing_response(scope["method"], scope["path"], allowed)
+    answer.headers["x-request-id"] = call.request_id
+    start = {"type": "http.response.start", "status": call.status, "headers": answer.raw_headers}
+    await send(start)
+    body = b"" if scope["method"] == "HEAD" else answer.body
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _nothing() -> None:
+    """What is left of an answer that another one has taken the place of."""

@@ -15,6 +15,7 @@
 | max_queued_ablations  | ablations that are being prepared                                        |
 | max_queued_inferences | single runs that wait                                                    |
 | max_queued_trials     | queries of trials that wait                                              |
+| max_queued_large      | requests of more than 256 KiB that wait to be read                       |
 | max_prompt_characters | characters of a prompt, or of a text to score                            |
 | max_tokens            | characters that a request may take, prompt and text of all choices       |
 | max_choices           | `n`                                                                      |
@@ -35,6 +36,7 @@
 | max_json_parts        | strings, lists and objects in such a body                                |
 | max_json_numbers      | values in its lists and objects                                          |
 | max_message_bytes     | of a request over gRPC                                                   |
+| max_message_fields    | fields in such a message, those of inner ones too                        |
 
 Those of API keys stand in serve/access.py.
 """
@@ -42,6 +44,8 @@ Those of API keys stand in serve/access.py.
 from serve.engine import Limits
 from serve.host import MAX_QUEUED_ABLATIONS, MAX_QUEUED_INFERENCES, MAX_QUEUED_TRIALS
 from serve.json_weight import MAX_JSON_NUMBERS, MAX_JSON_PARTS
+from serve.large import MAX_QUEUED_LARGE
+from serve.message_weight import MAX_MESSAGE_FIELDS
 from serve.sweep_store import MAX_SWEEPS
 from serve.trial_upload import MAX_TRIAL_BYTES
 from serve.wire import requests
@@ -68,6 +72,7 @@ def all_limits(engine: Limits) -> dict[str, float]:
         "max_queued_ablations": MAX_QUEUED_ABLATIONS,
         "max_queued_inferences": MAX_QUEUED_INFERENCES,
         "max_queued_trials": MAX_QUEUED_TRIALS,
+        "max_queued_large": MAX_QUEUED_LARGE,
         **requests.LIMITS,
         **QUERY_LIMITS,
         "max_sweeps": MAX_SWEEPS,
@@ -76,4 +81,5 @@ def all_limits(engine: Limits) -> dict[str, float]:
         "max_json_parts": MAX_JSON_PARTS,
         "max_json_numbers": MAX_JSON_NUMBERS,
         "max_message_bytes": MAX_MESSAGE_BYTES,
+        "max_message_fields": MAX_MESSAGE_FIELDS,
     }

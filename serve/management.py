@@ -16,13 +16,13 @@ from typing import Any
 from fastapi import FastAPI, Request
 
 from serve import metrics
+from serve.bodies import read_request
 from serve.call import current_call
 from serve.docs import documented
 from serve.host import Host
-from serve.openai_api import read_json
 from serve.wire import pages
 from serve.wire.errors import RequestError
-from serve.wire.requests import LoadRequest, parse_request
+from serve.wire.requests import LoadRequest
 
 Json = dict[str, Any]
 
@@ -33,7 +33,7 @@ def add_management(app: FastAPI, host_of: Callable[[], Host]) -> None:
     @app.post("/management/models", **documented(pages.ModelPage, LoadRequest))
     async def load(http: Request) -> Json:
         require_manager()
-        request = parse_request(LoadRequest, await read_json(http))
+        request = await read_request(http, LoadRequest)
         return _loaded(host_of(), await host_of().load(Path(request.folder)))
 
     @app.post("/management/models/{model}/reload", **documented(pages.ModelPage))

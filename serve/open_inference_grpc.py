@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import grpc
+import numpy as np
 from numpy.typing import NDArray
 
 from serve.grpc_server import Context, or_abort
@@ -13,8 +14,10 @@ from serve.tensors import datatype_of, from_bytes, from_numbers, to_bytes
 from serve.wire import open_inference_pb2 as pb
 from serve.wire import open_inference_pb2_grpc as rpc
 from serve.wire.errors import invalid
+from serve.wire.open_inference import MAX_TENSORS
 
 SERVICE = "inference.GRPCInferenceService"
+SLICE = 1 << 15  # elements that are converted at once
 CONTENTS = {"FP32": "fp32_contents", "INT64": "int64_contents"}
 Array = NDArray[Any]
 Arrays = dict[str, Array]
@@ -70,6 +73,7 @@ class InferenceServicer(rpc.GRPCInferenceServiceServicer):
 
         async def answer() -> pb.ModelInferResponse:
             bundle = served(self._host, request.model_name, request.model_version)
+            _check_counts(request)
             _check_parameters(request)
             wanted = [output.name for output in request.outputs]
             outputs = await infer(self._host, bundle, lambda: _decode(request), wanted)
@@ -91,6 +95,12 @@ def add_open_inference(server: grpc.aio.Server, host: Host) -> str:
         InferenceServicer(host), server
     )
     return SERVICE
+
+
+def _check_counts(request: pb.ModelInferRequest) -> None:
+    for name in ("inputs", "outputs"):
+        if (found := len(getattr(request, name))) > MAX_TENSORS:
+            raise invalid(name, f"found {found} entries, expected at most {MAX_TENSORS}")
 
 
 def _check_parameters(request: pb.ModelInferRequest) -> None:
@@ -120,9 +130,15 @@ def _decode(request: pb.ModelInferRequest) -> Arrays:
         if kinds not in ([], [CONTENTS.get(tensor.datatype)]):
             expected = CONTENTS.get(tensor.datatype, "datatype FP32 or INT64")
             raise invalid(name, f"found {', '.join(kinds)}, expected {expected}")
-        numbers = list(getattr(tensor.contents, kinds[0])) if kinds else []
+        numbers: Any = _numbers(getattr(tensor.contents, kinds[0])) if kinds else []
         arrays[name] = from_numbers(name, tensor.datatype, tensor.shape, numbers)
     return arrays
+
+
+def _numbers(contents: Sequence[Any]) -> Array:
+    """In slices: each holds the interpreter's lock."""
+    starts = range(0, len(contents), SLICE)
+    return np.concatenate([np.asarray(contents[i : i + SLICE]) for i in starts])
 
 
 def _tensor(name: str, value: Array, raw: bool) -> pb.ModelInferResponse.InferOutputTensor:

@@ -11,11 +11,14 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from numpy.typing import NDArray
 
+from serve.bodies import parse_body, read_body
+from serve.call import note_error
 from serve.docs import documented
 from serve.host import Host
 from serve.inference import MODEL_VERSION, infer, model_metadata, served, server_metadata
 from serve.long_json import json_response, json_text
-from serve.openai_api import METHODS, error_response, parse_json, read_body, unless_gone
+from serve.missing import allow_header, allowed_methods, missing
+from serve.openai_api import METHODS, error_response, unless_gone
 from serve.tensors import datatype_of, from_bytes, from_numbers, to_bytes
 from serve.wire import pages
 from serve.wire.errors import RequestError, invalid
@@ -25,7 +28,8 @@ from serve.wire.open_inference import (
     InferRequest,
     InputTensor,
 )
-from serve.wire.requests import parse_request
+
+MAX_DIGITS = 20  # of a header's number; int() takes no more than a few thousand
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]
@@ -75,8 +79,11 @@ def add_open_inference_paths(app: FastAPI, host_of: Callable[[], Host]) -> None:
 
     @app.api_route("/v2/{path:path}", methods=METHODS, include_in_schema=False)
     @_in_words
-    async def nothing(path: str) -> Response:
-        raise RequestError("not_found", f"found /v2/{path}, expected a path of /docs.json")
+    async def nothing(path: str, http: Request) -> Response:
+        allowed = allowed_methods(http)
+        error = missing(http.method, http.url.path, allowed)
+        note_error(error.code)
+        return JSONResponse({"error": error.message}, error.http_status, allow_header(allowed))
 
 
 def _documented(answer: Any, asked: Any = None) -> Json:
@@ -104,12 +111,13 @@ def _retry(answer: Response) -> dict[str, str]:
 async def _parse(body: bytes, json_length: str | None) -> tuple[InferRequest, bytes]:
     """The request, and the bytes of its binary tensors."""
     if json_length is None:
-        return parse_request(InferRequest, await parse_json(body)), b""
-    if not (json_length.isascii() and json_length.isdigit() and int(json_length) <= len(body)):
+        return await parse_body(body, InferRequest), b""
+    is_number = json_length.isascii() and json_length.isdigit() and len(json_length) <= MAX_DIGITS
+    if not is_number or int(json_length) > len(body):
         found = f"found {json_length!r:.80}, expected a number up to the body's {len(body)} bytes"
         raise invalid(HEADER_LENGTH, found)
     size = int(json_length)
-    return parse_request(InferRequest, await parse_json(body[:size])), body[size:]
+    return await parse_body(body[:size], InferRequest), body[size:]
 
 
 def _decode(tensors: list[InputTensor], binary: bytes) -> Arrays:

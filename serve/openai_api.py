@@ -5,13 +5,12 @@ serve/scoring.py. Here is only how answers look on this wire.
 """
 
 import asyncio
-import json
 import math
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fastapi import FastAPI, HTTPException, Request
+from fastapi import FastAPI, Request
 from fastapi.responses import FileResponse, JSONResponse, Response
 from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.requests import ClientDisconnect
@@ -25,25 +24,27 @@ from serve.answers import (
     whole_completion,
     whole_pair,
 )
+from serve.bodies import read_request
 from serve.call import current_call, note_error
 from serve.comparison import compare
 from serve.docs import documented
 from serve.edits import symmetries
 from serve.event_response import EventResponse, until_gone
 from serve.host import Host
-from serve.json_weight import require_light
-from serve.limits import BODY_TIMEOUT_S, MAX_BODY_BYTES, all_limits
+from serve.limits import all_limits
 from serve.long_json import json_response
+from serve.missing import allowed_methods, missing_response
 from serve.scoring import score
 from serve.trial_query import answer_trials
 from serve.wire import pages, query_pages
 from serve.wire.errors import RequestError
 from serve.wire.queries import CompareRequest, TrialsRequest
-from serve.wire.requests import CompletionRequest, PairRequest, ScoreRequest, parse_request
+from serve.wire.requests import CompletionRequest, PairRequest, ScoreRequest
 from serve.writing import open_writing
 
 PAGE = Path(__file__).parent.parent / "clients" / "playground" / "index.html"
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+NOT_ALLOWED = 405
 CLIENT_GONE = 499  # nginx's status for it; nobody reads the answer
 
 Answer = TypeVar("Answer")
@@ -74,7 +75,7 @@ def make_app(host_of: Callable[[], Host], more: Sequence[AddPaths] = ()) -> Fast
         **documented(pages.CompletionPage, CompletionRequest, streams=True),
     )
     async def completions(http: Request) -> Response:
-        request = parse_request(CompletionRequest, await read_json(http))
+        request = await read_request(http, CompletionRequest)
         writing = await unless_gone(http, open_writing(host_of(), request))
         if request.stream:
             return EventResponse(writing, completion_events(writing, request))
@@ -83,7 +84,7 @@ def make_app(host_of: Callable[[], Host], more: Sequence[AddPaths] = ()) -> Fast
 
     @app.post("/v1/ablations/generate", **documented(pages.PairPage, PairRequest, streams=True))
     async def generate(http: Request) -> Response:
-        request = parse_request(PairRequest, await read_json(http))
+        request = await read_request(http, PairRequest)
         writing = await unless_gone(http, open_writing(host_of(), request, paired=True))
         if request.stream:
             return EventResponse(writing, pair_events(writing))
@@ -92,7 +93,7 @@ def make_app(host_of: Callable[[], Host], more: Sequence[AddPaths] = ()) -> Fast
 
     @app.post("/v1/ablations/score", **documented(query_pages.ScorePage, ScoreRequest))
     async def score_text(http: Request) -> Response:
-        request = parse_request(ScoreRequest, await read_json(http))
+        request = await read_request(http, ScoreRequest)
         return await json_response(await unless_gone(http, score(host_of(), request)))
 
     for add_paths in more:
@@ -100,8 +101,8 @@ def make_app(host_of: Callable[[], Host], more: Sequence[AddPaths] = ()) -> Fast
     _add_queries(app, host_of)
 
     @app.api_route("/v1/{path:path}", methods=METHODS, include_in_schema=False)
-    async def nothing(path: str) -> Response:
-        raise HTTPException(404, "there is no such method or path")
+    async def nothing(path: str, http: Request) -> Response:
+        return missing_response(http.method, http.url.path, allowed_methods(http))
 
     return app
 
@@ -113,12 +114,12 @@ def _add_queries(app: FastAPI, host_of: Callable[[], Host]) -> None:
 
     @app.post("/v1/ablations/compare", **documented(query_pages.ComparePage, CompareRequest))
     async def compare_next(http: Request) -> Response:
-        request = parse_request(CompareRequest, await read_json(http))
+        request = await read_request(http, CompareRequest)
         return await json_response(await unless_gone(http, compare(host_of(), request)))
 
     @app.post("/v1/ablations/trials", **documented(query_pages.TrialsPage, TrialsRequest))
     async def trials(http: Request) -> Response:
-        request = parse_request(TrialsRequest, await read_json(http))
+        request = await read_request(http, TrialsRequest)
         return await json_response(await unless_gone(http, answer_trials(host_of(), request)))
 
 
@@ -163,10 +164,8 @@ def explain_errors(app: FastAPI) -> None:
 
     @app.exception_handler(AnyHTTPException)
     async def explain(request: Request, error: AnyHTTPException) -> Response:
-        note_error("not_found")
-        sentence = f"found {request.method} {request.url.path}: {error.detail}"
-        body = RequestError("not_found", f"{sentence}; /docs.json lists methods and paths").body()
-        return JSONResponse(body, error.status_code)
+        allowed = allowed_methods(request) if error.status_code == NOT_ALLOWED else ""
+        return missing_response(request.method, request.url.path, allowed)
 
     @app.exception_handler(Exception)
     async def own_up(request: Request, error: Exception) -> Response:
@@ -183,32 +182,6 @@ def error_response(error: RequestError) -> JSONResponse:
     return JSONResponse(error.body(), error.http_status, headers)
 
 
-async def read_body(http: Request) -> bytes:
-    """The body; `RequestError` if it is too large or too slow."""
-    try:
-        async with asyncio.timeout(BODY_TIMEOUT_S):
-            return await _read_body(http)
-    except TimeoutError:
-        sentence = f"body: not whole after {BODY_TIMEOUT_S} s (body_timeout_s); send it faster"
-        raise RequestError("timeout", sentence, "body") from None
-
-
-async def read_json(http: Request) -> Any:
-    """The body, parsed; `RequestError` if it is too large, too slow, or not JSON."""
-    return await parse_json(await read_body(http))
-
-
-async def parse_json(content: bytes) -> Any:
-    """JSON, parsed; `RequestError` if it is none, or holds more than a request may."""
-    await require_light(content)
-    try:
-        value = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise RequestError("invalid_request", f"body: found no JSON ({error})", "body") from None
-    await asyncio.sleep(0)  # it may have been long; and what follows may be
-    return value
-
-
 async def unless_gone(
     http: Request, work: Coroutine[Any, Any, Answer], close: Callable[[], None] = lambda: None
 ) -> Answer:
@@ -223,13 +196,3 @@ async def unless_gone(
         task.cancel()
         gone.cancel()
         close()
-
-
-async def _read_body(http: Request) -> bytes:
-    content = bytearray()
-    async for chunk in http.stream():
-        content += chunk
-        if len(content) > MAX_BODY_BYTES:
-            sentence = f"body: expected at most {MAX_BODY_BYTES} bytes (max_body_bytes)"
-            raise RequestError("too_large", f"{sentence}; send less text", "body")
-    return bytes(content)

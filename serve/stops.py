@@ -7,6 +7,7 @@ Each stop string is followed by the automaton of Knuth, Morris and Pratt, so a c
 few steps a stop string, however long they are.
 """
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,12 +21,21 @@ class StopFound:
     consumed: int  # of the characters just fed, up to and with its last
 
 
+class StopStrings(tuple[tuple[int, ...], ...]):
+    """The stop strings of a request, which all its choices share: their automata are made once."""
+
+    @functools.cached_property
+    def borders(self) -> list[list[int]]:
+        """Those of each stop string."""
+        return [borders(stop) for stop in self]
+
+
 class StopMatcher:
     """Follows one text and says when a stop string has been written."""
 
     def __init__(self, stops: Sequence[tuple[int, ...]]) -> None:
-        self._stops = stops
-        self._borders = [borders(stop) for stop in stops]
+        self._stops = stops if isinstance(stops, StopStrings) else StopStrings(stops)
+        self._borders = self._stops.borders
         self._matched = [0] * len(stops)  # characters of each stop string that the text ends with
 
     @property

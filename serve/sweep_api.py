@@ -20,16 +20,16 @@ from fastapi.responses import Response, StreamingResponse
 
 from serve.access import Key
 from serve.answers import DONE
+from serve.bodies import read_request
 from serve.call import current_call
 from serve.docs import documented
 from serve.event_response import EventResponse
 from serve.host import Host
-from serve.openai_api import read_json, unless_gone
+from serve.openai_api import unless_gone
 from serve.sweeps import POINTS_AT_ONCE, Sweeps, sweeps_of
 from serve.wire import sweep_pages as pages
 from serve.wire.errors import invalid
 from serve.wire.queries import MAX_POINTS, SweepRequest
-from serve.wire.requests import parse_request
 
 KEEP_ALIVE_S = 15.0
 ALIVE = ": waiting\n\n"
@@ -53,7 +53,7 @@ def add_sweep_paths(app: FastAPI, host_of: Callable[[], Host]) -> None:
     @app.post("/v1/ablations/sweep", status_code=202, include_in_schema=False)  # beside the others
     @app.post("/v1/sweeps", status_code=202, **_accepted())
     async def start(http: Request) -> Response:
-        request = parse_request(SweepRequest, await read_json(http))
+        request = await read_request(http, SweepRequest)
         page = await unless_gone(http, sweeps().submit(request, current_key()))
         return Response(
             json.dumps(page), 202, {"Location": f"/v1/sweeps/{page['id']}"}, "application/json"

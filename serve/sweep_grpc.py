@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from serve.grpc_entrance import abort
-from serve.grpc_server import Context, TorsorServicer, fields_of, or_abort, to_struct, unexpected
+from serve.grpc_server import Context, TorsorServicer, or_abort, read_asked, unexpected
+from serve.structs import make_struct
 from serve.sweep_api import current_key
 from serve.sweeps import Sweeps, sweeps_of
 from serve.wire import torsor_pb2 as pb
 from serve.wire.errors import RequestError, invalid
 from serve.wire.queries import MAX_POINTS, SweepRequest
-from serve.wire.requests import parse_request
 
 PATIENCE_S = 60.0
 MAX_GRID_BYTES = 1 << 20  # that are turned into JSON on the event loop
@@ -29,10 +29,10 @@ class SweepServicer(TorsorServicer):
                 raise invalid(
                     "grid", f"found {size} bytes, expected {expected}; send a smaller one"
                 )
-            asked = parse_request(SweepRequest, fields_of(request))
+            asked = await read_asked(SweepRequest, request)
             if asked.grid is not None and asked.grid.order is None:
                 asked.grid.order = sorted(asked.grid.axes)  # a Struct keeps none
-            return _reply(await self._sweeps.submit(asked, current_key()))
+            return await _reply(await self._sweeps.submit(asked, current_key()))
 
         return await or_abort(context, answer)
 
@@ -44,7 +44,7 @@ class SweepServicer(TorsorServicer):
 
         async def answer() -> pb.ListSweepsReply:
             pages = await self._sweeps.pages(current_key())
-            return pb.ListSweepsReply(sweeps=[to_struct(page) for page in pages])
+            return pb.ListSweepsReply(sweeps=[await make_struct(page) for page in pages])
 
         return await or_abort(context, answer)
 
@@ -52,7 +52,7 @@ class SweepServicer(TorsorServicer):
         """End a sweep, or forget one that has ended."""
 
         async def answer() -> pb.SweepReply:
-            return _reply(await self._sweeps.cancel(request.id, current_key()))
+            return await _reply(await self._sweeps.cancel(request.id, current_key()))
 
         return await or_abort(context, answer)
 
@@ -67,9 +67,9 @@ class SweepServicer(TorsorServicer):
             watched = self._sweeps.watch(request.id, current_key(), request.start, PATIENCE_S)
             async for item in watched:
                 if isinstance(item, dict):
-                    yield pb.SweepEvent(sweep=to_struct(item))
+                    yield pb.SweepEvent(sweep=await make_struct(item))
                 elif item is not None:
-                    yield pb.SweepEvent(point=to_struct(json.loads(item[1])))
+                    yield pb.SweepEvent(point=await make_struct(json.loads(item[1])))
         except RequestError as error:
             await abort(context, error)
         except Exception:
@@ -80,5 +80,5 @@ class SweepServicer(TorsorServicer):
         return sweeps_of(self._host)
 
 
-def _reply(page: dict[str, Any]) -> pb.SweepReply:
-    return pb.SweepReply(sweep=to_struct(page))
+async def _reply(page: dict[str, Any]) -> pb.SweepReply:
+    return pb.SweepReply(sweep=await make_struct(page))

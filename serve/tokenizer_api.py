@@ -10,12 +10,14 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 
+from serve.bodies import read_request
 from serve.docs import documented
 from serve.host import Host
+from serve.large import by_size
 from serve.long_json import json_response
-from serve.openai_api import read_json
+from serve.vocabulary import Vocabulary
 from serve.wire import pages
-from serve.wire.requests import MAX_TOKENS, DetokenizeRequest, TokenizeRequest, parse_request
+from serve.wire.requests import MAX_TOKENS, DetokenizeRequest, TokenizeRequest
 
 Json = dict[str, Any]
 
@@ -39,21 +41,28 @@ def add_tokenizer(app: FastAPI, host_of: Callable[[], Host]) -> None:
 
     @app.post("/tokenize", **documented(pages.TokensPage, TokenizeRequest))
     async def tokenize(http: Request) -> Response:
-        request = parse_request(TokenizeRequest, await read_json(http))
+        request = await read_request(http, TokenizeRequest)
         vocabulary = host_of().vocabularies[host_of().text_bundle(request.model).name]
-        tokens = vocabulary.encode(request.prompt, "prompt", request.unknown).tolist()
-        names = [vocabulary.names[i] for i in tokens] if request.return_token_strs else None
-        page = {
-            "count": len(tokens),
-            "max_model_len": MAX_TOKENS,
-            "tokens": tokens,
-            "token_strs": names,
-        }
-        return await json_response(page)
+        size = len(request.prompt)
+        return await json_response(await by_size(size, _tokens, vocabulary, request))
 
     @app.post("/detokenize", **documented(pages.PromptPage, DetokenizeRequest))
     async def detokenize(http: Request) -> Json:
-        request = parse_request(DetokenizeRequest, await read_json(http))
+        request = await read_request(http, DetokenizeRequest)
         vocabulary = host_of().vocabularies[host_of().text_bundle(request.model).name]
-        tokens = vocabulary.check(request.tokens, "tokens").tolist()
-        return {"prompt": vocabulary.decode(tokens)}
+        size = len(request.tokens)
+        return {"prompt": await by_size(size, _text, vocabulary, request.tokens)}
+
+
+def _tokens(vocabulary: Vocabulary, request: TokenizeRequest) -> Json:
+    tokens = vocabulary.encode(request.prompt, "prompt", request.unknown).tolist()
+    return {
+        "count": len(tokens),
+        "max_model_len": MAX_TOKENS,
+        "tokens": tokens,
+        "token_strs": [vocabulary.names[i] for i in tokens] if request.return_token_strs else None,
+    }
+
+
+def _text(vocabulary: Vocabulary, tokens: list[int]) -> str:
+    return vocabulary.decode(vocabulary.check(tokens, "tokens"))

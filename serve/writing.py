@@ -15,16 +15,19 @@ from numpy.typing import NDArray
 from serve.call import note_streams
 from serve.host import Host
 from serve.inbox import Inbox
+from serve.large import by_size
 from serve.prompts import encode_prompts, encode_stop
 from serve.runtime import Bundle, Variant
 from serve.sampling import SamplingSettings, choice_seed, draw_seed
 from serve.saved_state import decode_state, encode_state
+from serve.stops import StopStrings
 from serve.stream import Delivery, Opening, Stream
 from serve.vocabulary import Decoder, Vocabulary
 from serve.wire.errors import invalid
 from serve.wire.requests import GenerateRequest
 
 FLUSH_S = 0.02  # the first piece goes at once, then at most one a choice in this time
+ID_BYTES = 3  # about what a token id, or a character, weighs in a request
 FORBIDDEN = -100.0  # the logit bias that OpenAI's clients use to forbid a character
 BASELINE, ABLATED = "baseline", "ablated"
 
@@ -184,11 +187,11 @@ async def open_writing(host: Host, request: GenerateRequest, paired: bool = Fals
     """
     bundle = host.text_bundle(request.model)
     vocabulary = host.vocabularies[bundle.name]
-    await asyncio.sleep(0)  # checking the fields may have been long; so may this be
-    prompts = encode_prompts(request, vocabulary)
+    size = ID_BYTES * sum(map(len, request.prompts))
+    prompts = await by_size(size, encode_prompts, request, vocabulary)
     request.prompt = ""  # long ones are not held twice: from here on the indices stand for it
     settings = _settings(request, vocabulary)
-    stops = [encode_stop(stop, vocabulary, request.unknown) for stop in request.stops]
+    stops = StopStrings(encode_stop(s, vocabulary, request.unknown) for s in request.stops)
     if paired and request.ablation is None:
         raise invalid("ablation", "missing, expected the edits to compare with")
     variant = await host.variant(bundle, request.ablation)

@@ -218,19 +218,21 @@ def test_a_stop_before_the_numbers_end_is_a_stop(
 
 
 def test_a_run_that_fails_ends_its_own_group_only(
-    engine: Engine, bundles: dict[str, Bundle]
+    engine: Engine, bundles: dict[str, Bundle], caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken:
         initial: dict[str, NDArray[Any]] = {}
 
         def run(self, feeds: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-            raise RuntimeError("out of memory")
+            raise RuntimeError("no memory for /home/me/model.onnx")
 
     bundle = bundles[NAMES[0]]
     broken, well = stream(bundle, session=Broken()), stream(bundle)
     engine.submit([broken, well])
     finish(engine, [broken, well])
-    assert broken.error is not None and "out of memory" in broken.error.message
+    assert broken.error is not None
+    assert broken.error.message == "the run failed; the server's log says why"
+    assert "no memory for /home/me/model.onnx" in caplog.text
     assert well.error is None and len(collect(well)[0]) == 50
 
 

@@ -374,9 +374,11 @@ def test_binary_tensors_stand_after_the_json(server: Any) -> None:
     page = json.loads(answer.content[:size])
     assert page["outputs"][0]["parameters"] == {"binary_data_size": 8}
     assert answer.content[size:] == raw and len(page["outputs"][1]["data"]) == 1
-    for content, length in ((text + raw[:4], len(text)), (text + raw * 2, len(text)), (text, -1)):
+    wrong = [(text + raw[:4], len(text)), (text + raw * 2, len(text)), (text, -1)]
+    for content, length in (*wrong, (text, "9" * 5_000), (text, "0" * 5_000)):
         bad = httpx.post(url, content=content, headers={name: str(length)})
         assert bad.status_code == 400, bad.text
+    assert f"found '{'0' * 79}, expected a number up to" in bad.json()["error"]
 
 
 # --- beside the engine ----------------------------------------------------------------------------

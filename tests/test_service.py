@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import grpc
 import httpx
@@ -469,15 +470,34 @@ def test_null_means_left_out_as_openais_clients_mean_it(server: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "path"),
-    [("PUT", "/v1/completions"), ("GET", "/v1/nothing"), ("GET", "/v1/completions")],
+    ("method", "path", "allowed"),
+    [
+        ("PUT", "/v1/completions", "POST"),
+        ("GET", "/v1/completions", "POST"),
+        ("PUT", "/v1/sweeps", "GET, POST"),
+        ("PATCH", "/v1/sweeps/one", "DELETE, GET"),
+        ("GET", "/tokenize", "POST"),
+        ("GET", "/generate", "POST"),
+        ("DELETE", "/v2/health/live", "GET"),
+        ("GET", "/v1/nothing", None),
+        ("POST", "/v1/a\nb", None),
+        ("GET", "/v2/nothing", None),
+        ("GET", "/nothing", None),
+        ("GET", "/a\nb", None),
+    ],
 )
 def test_a_wrong_method_or_path_is_an_error_of_our_shape(
-    server: Any, method: str, path: str
+    server: Any, method: str, path: str, allowed: str | None
 ) -> None:
-    answer = httpx.request(method, server.url + path)
-    assert answer.status_code in (404, 405)
-    assert f"{method} {path}" in answer.json()["error"]["message"]
+    answer = httpx.request(method, server.url + quote(path))
+    assert answer.status_code == (405 if allowed else 404)
+    assert answer.headers.get("Allow") == allowed and len(answer.headers["x-request-id"]) == 32
+    error = answer.json()["error"]
+    message = error if path.startswith("/v2") else error["message"]
+    shown = path.replace("\n", "\\n")
+    assert message.startswith(f"found {method} {shown}") and "/docs.json" in message
+    if not path.startswith("/v2"):
+        assert error["code"] == ("method_not_allowed" if allowed else "not_found")
 
 
 def test_the_report_of_an_ablation_comes_once_a_stream(server: Any) -> None:

@@ -1,7 +1,9 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve.stops import StopFound, StopMatcher
+from serve import stops as module
+from serve.stops import StopFound, StopMatcher, StopStrings
 
 Stops = list[tuple[int, ...]]
 characters = st.lists(st.integers(0, 2), max_size=30)
@@ -56,3 +58,21 @@ def test_an_overlapping_start_is_not_forgotten() -> None:
     matcher = StopMatcher([(1, 1, 2)])
     assert matcher.feed([1, 1, 1]) is None
     assert matcher.feed([2]) == StopFound(index=0, length=3, consumed=1)
+
+
+def test_the_choices_of_a_request_share_the_work_on_its_stop_strings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done = list[tuple[int, ...]]()
+    real = module.borders
+
+    def noted(stop: tuple[int, ...]) -> list[int]:
+        done.append(stop)
+        return real(stop)
+
+    monkeypatch.setattr(module, "borders", noted)
+    strings = StopStrings([(1, 1, 2), (2,)])
+    first, second = StopMatcher(strings), StopMatcher(strings)
+    assert first.feed([1, 1]) is None and second.feed([1, 1, 2]) == StopFound(0, 3, 3)
+    assert done == [(1, 1, 2), (2,)]
+    assert first.num_held == 2  # what they follow is their own

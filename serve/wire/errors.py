@@ -1,23 +1,25 @@
 """What can go wrong with a request, once for HTTP and gRPC.
 
-| code            | HTTP | gRPC               | when                                          |
-|-----------------|------|--------------------|-----------------------------------------------|
-| invalid_request | 400  | INVALID_ARGUMENT   | a field is not as expected                    |
-| unauthenticated | 401  | UNAUTHENTICATED    | no API key, or one that isn't known           |
-| forbidden       | 403  | PERMISSION_DENIED  | the API key may not do this                   |
-| not_found       | 404  | NOT_FOUND          | no such model or path                         |
-| too_large       | 413  | RESOURCE_EXHAUSTED | the body is larger than the limit             |
-| queue_full      | 429  | RESOURCE_EXHAUSTED | too many wait; Retry-After says when          |
-| rate_limited    | 429  | RESOURCE_EXHAUSTED | a limit of the API key, named in the message  |
-| model_error     | 500  | INTERNAL           | this stream met a value that is not finite    |
-| internal        | 500  | INTERNAL           | our mistake                                   |
-| unavailable     | 503  | UNAVAILABLE        | starting, draining or stopped                 |
-| timeout         | 504  | DEADLINE_EXCEEDED  | a limit of time, named in the message         |
+| code               | HTTP | gRPC               | when                                         |
+|--------------------|------|--------------------|----------------------------------------------|
+| invalid_request    | 400  | INVALID_ARGUMENT   | a field is not as expected                   |
+| unauthenticated    | 401  | UNAUTHENTICATED    | no API key, or one that isn't known          |
+| forbidden          | 403  | PERMISSION_DENIED  | the API key may not do this                  |
+| not_found          | 404  | NOT_FOUND          | no such model or path                        |
+| method_not_allowed | 405  | UNIMPLEMENTED      | the path has other methods; Allow says which |
+| too_large          | 413  | RESOURCE_EXHAUSTED | the body is larger than the limit            |
+| queue_full         | 429  | RESOURCE_EXHAUSTED | too many wait; Retry-After says when         |
+| rate_limited       | 429  | RESOURCE_EXHAUSTED | a limit of the API key, named in the message |
+| model_error        | 500  | INTERNAL           | this stream met a value that is not finite   |
+| internal           | 500  | INTERNAL           | our mistake                                  |
+| unavailable        | 503  | UNAVAILABLE        | starting, draining or stopped                |
+| timeout            | 504  | DEADLINE_EXCEEDED  | a limit of time, named in the message        |
 
 Retry-After goes with `queue_full`, and with `rate_limited` where the rate is the limit: it is then
 the time until the next request fits. gRPC says it as `torsor-retry-after-s`, in trailing metadata.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 HTTP_STATUS = {
@@ -25,6 +27,7 @@ HTTP_STATUS = {
     "unauthenticated": 401,
     "forbidden": 403,
     "not_found": 404,
+    "method_not_allowed": 405,
     "too_large": 413,
     "queue_full": 429,
     "rate_limited": 429,
@@ -38,6 +41,7 @@ GRPC_STATUS = {
     "unauthenticated": "UNAUTHENTICATED",
     "forbidden": "PERMISSION_DENIED",
     "not_found": "NOT_FOUND",
+    "method_not_allowed": "UNIMPLEMENTED",
     "too_large": "RESOURCE_EXHAUSTED",
     "queue_full": "RESOURCE_EXHAUSTED",
     "rate_limited": "RESOURCE_EXHAUSTED",
@@ -97,7 +101,39 @@ def invalid(field: str, problem: str) -> RequestError:
     return RequestError("invalid_request", f"{_printable(field, MAX_FIELD)}: {problem}", field)
 
 
+def shown(value: Any, length: int = 80) -> str:
+    """The first characters of a value's `repr`: no more of a long list is looked at."""
+    text = ""
+    for piece in _pieces(value, length):
+        text += piece
+        if len(text) >= length:
+            break
+    return text[:length]
+
+
+def _pieces(value: Any, length: int) -> Iterator[str]:
+    if isinstance(value, str | bytes):
+        yield repr(value[:length])
+    elif isinstance(value, list):
+        yield "["
+        for place, item in enumerate(value):
+            yield ", " if place else ""
+            yield from _pieces(item, length)
+        yield "]"
+    elif isinstance(value, dict):
+        yield "{"
+        for place, (key, item) in enumerate(value.items()):
+            yield ", " if place else ""
+            yield from _pieces(key, length)
+            yield ": "
+            yield from _pieces(item, length)
+        yield "}"
+    else:
+        yield repr(value)
+
+
 def _printable(text: str, length: int) -> str:
-    # Lone surrogates, which JSON can carry, are no UTF-8; control characters no header.
-    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    # Lone surrogates, which JSON can carry, are no UTF-8; control characters no header. Cut first:
+    # no character becomes shorter.
+    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[: length + 1])
     return shown if len(shown) <= length else shown[: length - 1] + "…"

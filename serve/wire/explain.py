@@ -2,7 +2,7 @@
 
 from pydantic import ValidationError
 
-from serve.wire.errors import RequestError, invalid
+from serve.wire.errors import RequestError, invalid, shown
 
 LIMIT_OF = {  # a field's largest value or length
     "prompt": "max_prompt_characters",
@@ -38,7 +38,7 @@ def explain(error: ValidationError) -> RequestError:
         most, least = bounds.get("max_length"), bounds.get("min_length")
         expected = f"at most {most}" if most is not None else f"at least {least}"
         return invalid(field, f"found {len(first['input'])} entries, expected {expected}")
-    found = f"{first['input']!r:.80}"
+    found = shown(first["input"])
     expected = first["msg"].removeprefix("Input should be ")
     remedy = "; the server honours nothing else" if first["type"] == "literal_error" else ""
     remedy += _limit_name(field, first["type"])

@@ -4,10 +4,12 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from serve.wire.requests import Strict
+from serve.wire.strict import Strict
 
 HEADER_LENGTH = "Inference-Header-Content-Length"  # bytes of JSON before binary tensors
 BINARY_EXTENSION = "binary_tensor_data"
+MAX_AXES = 8  # of a tensor
+MAX_TENSORS = 256  # of a request, inputs and outputs each
 
 Size = Annotated[int, Field(ge=0, le=2**31)]
 
@@ -22,7 +24,7 @@ class InputTensor(Strict):
     """A tensor that the client sends: `data` in row-major order, nested or flat, or binary."""
 
     name: str
-    shape: list[Size]
+    shape: list[Size] = Field(max_length=MAX_AXES)
     datatype: str = Field(description="FP32 or INT64")
     parameters: InputParameters = Field(default_factory=InputParameters)
     data: list[Any] | None = None
@@ -52,5 +54,5 @@ class InferRequest(Strict):
 
     id: str = Field(default="", max_length=200)
     parameters: InferParameters = Field(default_factory=InferParameters)
-    inputs: list[InputTensor]
-    outputs: list[OutputTensor] = Field([], description="left out: all")
+    inputs: list[InputTensor] = Field(max_length=MAX_TENSORS)
+    outputs: list[OutputTensor] = Field([], max_length=MAX_TENSORS, description="left out: all")

@@ -4,7 +4,11 @@ from typing import Annotated, Any
 
 from pydantic import PlainValidator, WithJsonSchema
 
+from serve.wire.errors import shown
+
 MAX_PROMPT_CHARACTERS = 1_000_000
+
+SLICE = 1 << 15  # token ids that are looked at at once
 
 Prompt = str | list[int]
 AnyPrompt = str | list[str] | list[int] | list[list[int]]
@@ -34,14 +38,14 @@ def _check(value: Any) -> Any:
     if isinstance(value, str):
         return _check_text(value)
     if not isinstance(value, list):
-        raise ValueError(f"prompt: found {value!r:.80}, {_EXPECTED}")
+        raise ValueError(f"prompt: found {shown(value)}, {_EXPECTED}")
     if not value:
         raise ValueError("prompt: found an empty list, expected at least one prompt or token id")
     if all(isinstance(item, str) for item in value):
         return [_check_text(item) for item in value]
     if _is_indices(value) or all(isinstance(item, list) and _is_indices(item) for item in value):
         return value
-    raise ValueError(f"prompt: found {value!r:.80}, {_EXPECTED}")
+    raise ValueError(f"prompt: found {shown(value)}, {_EXPECTED}")
 
 
 def _check_text(text: str) -> str:
@@ -59,7 +63,9 @@ def _check_text(text: str) -> str:
 
 
 def _is_indices(value: list[Any]) -> bool:
-    return set(map(type, value)) <= {int}  # a bool is an int, and no index
+    # A bool is an int, and no index. In slices: the interpreter's lock is held for each of them.
+    slices = (value[start : start + SLICE] for start in range(0, len(value), SLICE))
+    return all(set(map(type, part)) <= {int} for part in slices)
 
 
 PromptField = Annotated[AnyPrompt, PlainValidator(_check), WithJsonSchema(_SCHEMA)]

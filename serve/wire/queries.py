@@ -8,8 +8,10 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from serve.wire.prompts import MAX_PROMPT_CHARACTERS
-from serve.wire.requests import MAX_SEED, AblationJson, Strict, Unknown
+from serve.wire.requests import MAX_SEED, AblationJson, Unknown
+from serve.wire.strict import Strict
 
+MAX_EDITS = 64  # of one ablation
 MAX_COMPARED = 64  # ablations in one comparison
 MAX_TOP = 256  # characters of a distribution that are named
 MAX_RESAMPLES = 10_000
@@ -78,7 +80,7 @@ class Grid(Strict):
      "axes": {"alpha": [0.85, 0.9], "zero": [["CC"], ["C→R"]]}}     four ablations
     """
 
-    edits: list[dict[str, Any]] = Field(min_length=1)
+    edits: list[dict[str, Any]] = Field(min_length=1, max_length=MAX_EDITS)
     axes: dict[str, list[Any]] = {}
     order: list[str] | None = Field(
         None,

@@ -5,18 +5,12 @@ Text is measured in characters: one token is one character of the model's vocabu
 
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from serve.wire.errors import invalid
+from serve.wire.errors import invalid, shown
 from serve.wire.explain import explain, unknown_field
 from serve.wire.prompts import MAX_PROMPT_CHARACTERS, Prompt, PromptField, prompt_list
+from serve.wire.strict import Strict
 
 MAX_TOKENS = 1_000_000  # that a request may take, prompt and text of all choices together
 MAX_DETAILED = 100_000  # characters that a request may have described one by one
@@ -42,12 +36,6 @@ LIMITS = {  # by the names that errors say
 
 Unknown = Literal["error", "skip", "replace"]
 AblationJson = dict[str, Any]
-
-
-class Strict(BaseModel):
-    """A body of which every field is known, and of its type."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class GenerateRequest(Strict):
@@ -133,7 +121,9 @@ class GenerateRequest(Strict):
     def _check_bias(self) -> Self:
         for key, value in (self.logit_bias or {}).items():
             if not key.isascii() or not key.isdigit() or len(key) > MAX_INDEX_DIGITS:
-                raise ValueError(f"logit_bias: found key {key!r:.80}, expected a character's index")
+                raise ValueError(
+                    f"logit_bias: found key {shown(key)}, expected a character's index"
+                )
             if not -100 <= value <= 100:
                 raise ValueError(f"logit_bias.{key}: found {value}, expected -100 to 100")
         return self
@@ -280,7 +270,7 @@ def parse_request(kind: type[Request], value: Any) -> Request:
     A field that is null is left out, as OpenAI's clients mean it.
     """
     if not isinstance(value, dict):
-        raise invalid("body", f"found {value!r:.80}, expected a JSON object")
+        raise invalid("body", f"found {shown(value)}, expected a JSON object")
     value = {k: v for k, v in value.items() if v is not None or k not in kind.model_fields}
     if len(value) > len(kind.model_fields):  # one is unknown; pydantic would look at all of them
         raise unknown_field(next(key for key in value if key not in kind.model_fields))

@@ -1,0 +1,57 @@
+"""Bodies of requests over HTTP: read within their limits, parsed, and checked.
+
+What is large is parsed and checked off the event loop.
+"""
+
+import asyncio
+import json
+from typing import Any
+
+from fastapi import Request
+
+from serve.json_weight import require_light
+from serve.large import LARGE, by_size
+from serve.limits import BODY_TIMEOUT_S, MAX_BODY_BYTES
+from serve.sliced_json import load_sliced
+from serve.wire.errors import RequestError
+from serve.wire.requests import Request as Asked
+from serve.wire.requests import parse_request
+
+
+async def read_request(http: Request, kind: type[Asked]) -> Asked:
+    """The body as a checked request; `RequestError` if it is none of this kind."""
+    return await parse_body(await read_body(http), kind)
+
+
+async def parse_body(content: bytes, kind: type[Asked]) -> Asked:
+    """JSON as a checked request; `RequestError` if it is none, or holds more than one may."""
+    await require_light(content)
+    return await by_size(len(content), _parse, content, kind)
+
+
+async def read_body(http: Request) -> bytes:
+    """The body; `RequestError` if it is too large or too slow."""
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            return await _read_body(http)
+    except TimeoutError:
+        sentence = f"body: not whole after {BODY_TIMEOUT_S} s (body_timeout_s); send it faster"
+        raise RequestError("timeout", sentence, "body") from None
+
+
+def _parse(content: bytes, kind: type[Asked]) -> Asked:
+    try:
+        value: Any = json.loads(content) if len(content) <= LARGE else load_sliced(content)
+    except (ValueError, RecursionError) as error:
+        raise RequestError("invalid_request", f"body: found no JSON ({error})", "body") from None
+    return parse_request(kind, value)
+
+
+async def _read_body(http: Request) -> bytes:
+    content = bytearray()
+    async for chunk in http.stream():
+        content += chunk
+        if len(content) > MAX_BODY_BYTES:
+            sentence = f"body: expected at most {MAX_BODY_BYTES} bytes (max_body_bytes)"
+            raise RequestError("too_large", f"{sentence}; send less text", "body")
+    return bytes(content)
