@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from typing import Any, TypeVar
 
 import grpc
-from google.protobuf.json_format import MessageToDict, ParseDict
+from google.protobuf.json_format import ParseDict
 from google.protobuf.message import Message
 from google.protobuf.struct_pb2 import Struct
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -23,6 +23,7 @@ from serve.host import Host
 from serve.json_weight import MAX_JSON_PARTS
 from serve.limits import MAX_MESSAGE_BYTES, all_limits
 from serve.scoring import score
+from serve.struct_page import read_struct
 from serve.trial_query import answer_trials
 from serve.wire import torsor_pb2 as pb
 from serve.wire import torsor_pb2_grpc as rpc
@@ -174,7 +175,7 @@ def fields_of(message: Message) -> dict[str, Any]:
         if not is_text and isinstance(value, Sequence | Mapping) and len(value) > MAX_JSON_PARTS:
             sentence = f"found {len(value)} entries, expected at most {MAX_JSON_PARTS}"
             raise invalid(field.name, f"{sentence} (max_json_parts); send less at once")
-        found[field.name] = _plain(value)
+        found[field.name] = _plain(value, field.name)
     return found
 
 
@@ -250,13 +251,13 @@ def _character(character: Character) -> pb.Character:
     return pb.Character(text=character.text, logprob=character.logprob, top_logprobs=character.top)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, name: str) -> Any:
     if isinstance(value, Struct):
-        return MessageToDict(value)  # as JSON: its whole numbers are for the reader to tell
+        return read_struct(value, name)
     if isinstance(value, Message):
         return fields_of(value)
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        return [_plain(item) for item in value]
+        return [_plain(item, name) for item in value]
     return value
