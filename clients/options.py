@@ -1,8 +1,8 @@
 """What may be asked: the options of each verb, checked by the server's own rules before sending.
 
 An option left out, or None, takes the server's default (see serve/wire/requests.py); one that does
-not exist is a TypeError, one that has a wrong value a ServerError that names the field. NumPy's numbers and arrays may
-stand wherever numbers and lists may.
+not exist is a TypeError, one that has a wrong value a ServerError that names the field. NumPy's
+numbers and arrays may stand wherever numbers and lists may.
 """
 
 import base64

@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # only the client that is asked for is loaded
 
     Client = HttpClient | GrpcClient
 
+SAMPLING = ("max_tokens", "seed", "temperature", "top_k", "top_p", "stop")  # of a text to write
 ALWAYS = ("replay_accuracy", "fvu", "delta_fvu", "s_delta_t")  # at the top of the page
 
 
@@ -55,6 +56,10 @@ def ablate_text(client: "Client", args: Namespace) -> None:
     """Bits per character of a text, without and with an ablation."""
     if args.prompt:
         raise ValueError("--text: found beside a prompt, expected one of them: leave one out")
+    for name in SAMPLING:
+        if getattr(args, name) is not None:
+            found = f"--{name.replace('_', '-')}: found beside --text, which is scored, not written"
+            raise ValueError(f"{found}; leave one of them out")
     text = read_text(args.text, "--text: ")
     result = client.score(text, asked_ablation(args), model=args.model, unknown=args.unknown)
     print(to_json(result) if args.json else tables.score(result))
