@@ -74,6 +74,8 @@ def make_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
         parents=[sampling, server],
         help="the same prompt with and without an ablation",
+        description="Write the same prompt's text with and without an ablation, under the same "
+        "random numbers; with --text, score a text both ways.",
     )
     _add_prompt(ablate)
     ablate.add_argument(
@@ -103,7 +105,8 @@ def make_parser() -> argparse.ArgumentParser:
     told = "also draw the spectra of square targets into this SVG file"
     structure.add_argument("--plot", metavar="FILE", help=told)
     add_sweep(commands, server)
-    _add_model(add_trials(commands, server))
+    told = "left out: the first model of a task that the server holds"
+    add_trials(commands, server).add_argument("--model", metavar="ID", help=told)
     compare = add_compare(commands, server)
     _add_prompt(compare)
     _add_model(compare)
@@ -128,7 +131,7 @@ def _server_options() -> argparse.ArgumentParser:
 def _sampling_options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(add_help=False)
     add = parser.add_argument_group("sampling").add_argument
-    add("--max-tokens", type=int, default=200, metavar="N", help="characters to write (200)")
+    add("--max-tokens", type=int, metavar="N", help="characters to write (200)")
     add("--seed", type=int, metavar="N", help="the same seed gives the same text")
     add("--temperature", type=float, metavar="T", help="0: always the most probable (1)")
     add("--top-k", type=int, metavar="K", help="keep the k most probable (all)")

@@ -23,6 +23,9 @@ if TYPE_CHECKING:  # only the client that is asked for is loaded
     Client = HttpClient | GrpcClient
 
 
+MAX_TOKENS = 200  # characters to write, unless --max-tokens says otherwise
+
+
 def run(args: Namespace) -> None:
     """Run the command; raises the errors of clients/errors.py, and ValueError for bad input."""
     with open_client(args.url, args.grpc, args.ca) as client:
@@ -87,8 +90,8 @@ def _write(stream: Iterable[Chunk], drawn: bool) -> None:
         # On a terminal the shell's prompt, notes and errors begin a line of their own
         if sys.stdout.isatty() and last != "\n":
             print(file=sys.stderr)
-    for line in tables.removed(ablation):
-        print(f"removed {line}", file=sys.stderr)
+    for verb, line in tables.changes(ablation):
+        print(f"{verb} {line}", file=sys.stderr)
 
 
 def _ablate(client: "Client", args: Namespace) -> None:
@@ -125,10 +128,13 @@ def _manage(client: "Client", args: Namespace) -> None:
 
 
 def _structure(client: "Client", args: Namespace) -> None:
+    if args.plot is not None and Path(args.plot).suffix.lower() != ".svg":
+        expected = "a name that ends in .svg; it draws SVG only"
+        raise ValueError(f"--plot: found {args.plot!r:.200}, expected {expected}")
     structure = client.structure(args.model)
+    print(to_json(structure) if args.json else tables.structure(structure), flush=True)
     if args.plot is not None:
         write_whole(Path(args.plot), spectrum_plot(structure))
-    print(to_json(structure) if args.json else tables.structure(structure))
 
 
 def _sweep(client: "Client", args: Namespace) -> None:
@@ -153,7 +159,7 @@ COMMANDS: dict[str, Callable[["Client", Namespace], None]] = {
 def _sampling(args: Namespace) -> PairOptions:
     return PairOptions(
         model=args.model,
-        max_tokens=args.max_tokens,
+        max_tokens=MAX_TOKENS if args.max_tokens is None else args.max_tokens,
         temperature=args.temperature,
         top_k=args.top_k,
         top_p=args.top_p,

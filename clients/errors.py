@@ -4,6 +4,7 @@ TorsorError
 ├── ConnectionFailed   nothing answers at the address
 ├── StreamBroken       the connection was lost before the answer was whole
 ├── UnexpectedAnswer   what answers does not speak our wire
+├── UnfitRequest       what is asked can't be written to any wire: NaN, a date, ...
 └── ServerError        the request was refused, or failed: code, message, field
 """
 
@@ -52,6 +53,20 @@ class UnexpectedAnswer(TorsorError):
             f"{self.address}: found {self.found}, expected the answer of a torsor server: "
             "check the address and the server's version"
         )
+
+
+class UnfitRequest(TorsorError):
+    """What is asked can't be written to any wire: NaN, a date, ...; `field` says where it stands.
+
+    No server has seen it, nor refused it.
+    """
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(field, problem)
+        self.field, self.message = field, f"{field}: {problem}"
+
+    def __str__(self) -> str:
+        return self.message
 
 
 class ServerError(TorsorError):

@@ -8,9 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Self, TypeVar, Unpack
 
 import grpc
-from google.protobuf import json_format
 from google.protobuf.message import Message
-from google.protobuf.struct_pb2 import Struct
 
 from clients import answers
 from clients.access import bearer, read_ca
@@ -32,8 +30,8 @@ from clients.options import (
     generate_body,
     pair_body,
     score_body,
-    unfit_ablation,
 )
+from clients.proto_json import fill, page_of
 from clients.results import (
     Character,
     Chunk,
@@ -52,7 +50,6 @@ from serve.wire.torsor_pb2_grpc import TorsorStub
 DEFAULT_TARGET = "127.0.0.1:3001"
 LOOPBACK = ("127.0.0.1:", "localhost:", "[::1]:")
 
-Request = TypeVar("Request", bound=Message)
 Item = TypeVar("Item")
 
 
@@ -85,7 +82,7 @@ class GrpcClient(GrpcQueries):
     def models(self) -> tuple[ModelInfo, ...]:
         """The models that the server holds."""
         reply: pb.ModelsReply = self._ask(self._stub.Models, pb.ModelsRequest())
-        pages = [_struct(model.details) | {"id": model.id} for model in reply.models]
+        pages = [page_of(model.details) | {"id": model.id} for model in reply.models]
         with _understood(self.target):
             return answers.read_models({"data": pages})
 
@@ -94,7 +91,7 @@ class GrpcClient(GrpcQueries):
         request = pb.StructureRequest(model=model)
         reply: pb.StructureReply = self._ask(self._stub.Structure, request)
         page: dict[str, Any] = {"model": reply.model}
-        page |= {n: [_struct(p) for p in getattr(reply, n)] for n in ("targets", "symmetries")}
+        page |= {n: [page_of(p) for p in getattr(reply, n)] for n in ("targets", "symmetries")}
         with _understood(self.target):
             return answers.read_structure(page)
 
@@ -121,7 +118,7 @@ class GrpcClient(GrpcQueries):
         self, text: str, ablation: Ablation | None = None, **options: Unpack[ScoreOptions]
     ) -> ScoreResult:
         """Bits per character of `text`, and with an ablation what it changes."""
-        request = _message(score_body(text, ablation, options), pb.ScoreRequest())
+        request = fill(pb.ScoreRequest(), score_body(text, ablation, options))
         reply: pb.ScoreReply = self._ask(self._stub.Score, request)
         with _understood(self.target):
             return answers.read_score(_score_page(reply))
@@ -179,19 +176,7 @@ def _channel_options(target: str) -> list[tuple[str, int]]:
 def _generate_request(body: dict[str, Any]) -> pb.GenerateRequest:
     if isinstance(body.get("stop"), str):
         body |= {"stop": [body["stop"]]}
-    return _message(body, pb.GenerateRequest())
-
-
-def _message(body: dict[str, Any], message: Request) -> Request:
-    try:
-        return json_format.ParseDict(body, message)
-    except (json_format.ParseError, TypeError, ValueError) as error:
-        # Everything else in the body is checked
-        raise unfit_ablation(error, "Ablation in serve/wire/torsor.proto") from None
-
-
-def _struct(message: Struct) -> dict[str, Json]:
-    return json_format.MessageToDict(message)
+    return fill(pb.GenerateRequest(), body)
 
 
 def _optional(message: Message, name: str) -> Any:
@@ -199,7 +184,7 @@ def _optional(message: Message, name: str) -> Any:
 
 
 def _ablation(message: pb.Summary | pb.ScoreReply) -> Json:
-    return answers.plain(_struct(message.ablation)) if message.HasField("ablation") else None
+    return answers.plain(page_of(message.ablation)) if message.HasField("ablation") else None
 
 
 def _chunk(message: pb.GenerateChunk) -> Chunk:
@@ -218,7 +203,9 @@ def _chunk(message: pb.GenerateChunk) -> Chunk:
 
 def _character(message: pb.Character) -> Character:
     logprob = _optional(message, "logprob")
-    return Character(text=message.text, logprob=logprob, top_logprobs=dict(message.top_logprobs))
+    # The most probable first: a map keeps no order
+    top = dict(sorted(message.top_logprobs.items(), key=lambda item: (-item[1], item[0])))
+    return Character(text=message.text, logprob=logprob, top_logprobs=top)
 
 
 def _summary(message: pb.Summary) -> Summary:

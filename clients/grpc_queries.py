@@ -5,13 +5,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, TypeVar, Unpack
 
-from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from clients import options
 from clients.errors import UnexpectedAnswer
 from clients.events import MALFORMED
 from clients.options import Ablation, CompareOptions, TrialsOptions, Uploaded
+from clients.proto_json import fill, page_of
 from clients.query_results import CompareResult, TrialsResult, read_compare, read_trials
 from clients.results import Json, ModelInfo
 from clients.trials_file import trials_file
@@ -64,13 +64,9 @@ class GrpcQueries(ABC):
     def _ask_page(
         self, method: Any, body: Json, request: Message, read: Callable[[Json], Answer]
     ) -> Answer:
+        reply = self._ask(method, fill(request, body))
         try:
-            json_format.ParseDict(body, request)
-        except (json_format.ParseError, TypeError, ValueError) as error:
-            raise options.unfit_ablation(error, "Ablation in serve/wire/torsor.proto") from None
-        reply = self._ask(method, request)
-        try:
-            return read(json_format.MessageToDict(reply.page))
+            return read(page_of(reply.page))
         except MALFORMED as error:
             found = f"a reply that can't be read ({error!r})"
             raise UnexpectedAnswer(self.target, found) from error

@@ -4,10 +4,8 @@ from collections.abc import Callable, Generator
 from contextlib import closing
 from typing import Any, Unpack
 
-from google.protobuf import json_format
-
 from clients.errors import ServerError
-from clients.options import unfit_ablation
+from clients.proto_json import fill, page_of
 from clients.sweep_options import SweepOptions, sweep_body
 from clients.sweep_results import (
     Sweep,
@@ -38,16 +36,12 @@ class GrpcSweeps:
         body = sweep_body(options)
         if (grid := body.get("grid")) is not None:
             grid.setdefault("order", list(grid.get("axes", ())))  # which this wire doesn't keep
-        try:
-            request = json_format.ParseDict(body, pb.SweepRequest())
-        except (json_format.ParseError, ValueError) as error:
-            raise unfit_ablation(error, "Ablation in serve/wire/torsor.proto") from None
-        return _sweep(self._ask(self._stub.StartSweep, request))
+        return _sweep(self._ask(self._stub.StartSweep, fill(pb.SweepRequest(), body)))
 
     def list(self) -> tuple[Sweep, ...]:
         """All of them, the newest first."""
         reply: pb.ListSweepsReply = self._ask(self._stub.ListSweeps, pb.ListSweepsRequest())
-        return read_sweeps({"sweeps": [json_format.MessageToDict(s) for s in reply.sweeps]})
+        return read_sweeps({"sweeps": [page_of(s) for s in reply.sweeps]})
 
     def get(self, id: str) -> Sweep:
         """One of them."""
@@ -80,9 +74,9 @@ class GrpcSweeps:
 
 
 def _sweep(reply: pb.SweepReply) -> Sweep:
-    return read_sweep(json_format.MessageToDict(reply.sweep))
+    return read_sweep(page_of(reply.sweep))
 
 
 def _item(event: pb.SweepEvent) -> Item:
     which = "sweep" if event.HasField("sweep") else "point"
-    return read_event({which: json_format.MessageToDict(getattr(event, which))})[0]
+    return read_event({which: page_of(getattr(event, which))})[0]

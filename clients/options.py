@@ -1,13 +1,15 @@
 """What may be asked: the options of each verb, checked by the server's own rules before sending.
 
 An option left out, or None, takes the server's default (see serve/wire/requests.py); one that does
-not exist is a TypeError, one that has a wrong value a ServerError that names the field.
+not exist is a TypeError, one that has a wrong value a ServerError that names the field. NumPy's
+numbers and arrays may stand wherever numbers and lists may.
 """
 
 import base64
 from typing import Any, TypedDict
 
 from clients.errors import ServerError
+from clients.plain_json import plain_json
 from serve.wire.errors import RequestError
 from serve.wire.queries import CompareRequest, TrialsRequest
 from serve.wire.requests import GenerateRequest, Request, ScoreRequest, parse_request
@@ -108,15 +110,19 @@ def _checked(
     names = known.__annotations__
     if unknown := [name for name in options if name not in names]:
         raise TypeError(f"found option {unknown[0]!r}, expected any of: {', '.join(names)}")
-    given = given | {name: value for name, value in options.items() if value is not None}
+    return checked_body(kind, given | options)
+
+
+def checked_body(kind: type[Request], given: dict[str, Any]) -> dict[str, Any]:
+    """The request of these fields, None left out, as JSON; `ServerError` or `UnfitRequest`."""
+    body = {name: _plain(value, name) for name, value in given.items() if value is not None}
     try:
-        return parse_request(kind, given).model_dump(exclude_unset=True)
+        return parse_request(kind, body).model_dump(exclude_unset=True)
     except RequestError as error:
         raise ServerError(error.code, error.message, error.field) from None
 
 
-def unfit_ablation(error: Exception, expected: str) -> ServerError:
-    """An ablation that can't be written to the wire."""
-    reason = str(error).splitlines()[0].rstrip(".")
-    message = f"ablation: {reason}; expected {expected}"
-    return ServerError("invalid_request", message, "ablation")
+def _plain(value: Any, name: str) -> Any:
+    # Of all else that stands alone the server's rules say what is wrong
+    nested = isinstance(value, dict | list | tuple) or hasattr(value, "tolist")
+    return plain_json(value, name) if nested else value

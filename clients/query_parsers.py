@@ -12,7 +12,13 @@ that is not explained; S_ΔT is ΔFVU over the removed mass.
 With --json the answer's own page, and at its top the scores by name:
 replay_accuracy, fvu, delta_fvu and s_delta_t always, loss and others
 where the task has them. They are the ablated model's where there is an
-ablation, else the plain one's; null where the task has none."""
+ablation, else the plain one's; null where the task has none.
+
+A file of --trials holds T steps of N trials: inputs of the shape
+(T, N, X), targets (T, N, Y), where X and Y are the model's sizes (torsor
+models), both float32; mask (T, N), float32, 1 where a step counts, left
+out: every step does. Inputs that are characters are int64 (T, N), and so
+are targets that are classes; where a trial has one answer T is 1 there."""
 COMPARE_HELP = """\
 which characters may come next after a prompt, without and with each
 ablation: entropy, KL(baseline || ablated) and total variation."""
@@ -40,10 +46,16 @@ def add_trials(commands: Any, server: argparse.ArgumentParser) -> argparse.Argum
     parser = _add(commands, "trials", "scores of a model of a task", TRIALS_HELP, server)
     add_ablation(parser)
     parser.add_argument(
-        "--trials", metavar="FILE", help="a safetensors file with inputs, targets and mask"
+        "--trials",
+        metavar="FILE",
+        help="safetensors, or JSON as in POST /v1/ablations/trials: inputs, targets and perhaps "
+        "mask",
     )
     parser.add_argument(
-        "--resamples", type=int, metavar="N", help="of the trials, for the intervals (1000)"
+        "--resamples",
+        type=int,
+        metavar="N",
+        help="of the trials, for the intervals (1000); 0: none",
     )
     parser.add_argument("--seed", type=int, metavar="N", help="of the resamples (0)")
     return parser

@@ -1,7 +1,7 @@
 """The answers of `trials` and `compare` as text for a terminal."""
 
 from clients.query_results import Bounds, CompareResult, TrialsResult, label
-from clients.tables import NOTHING, Row, align, number, removed
+from clients.tables import NOTHING, Row, align, changes, number
 
 SAID = {"fvu": "FVU", "mse": "MSE", "loss": "loss"}
 SHOWN = 3  # characters of a distribution in a line
@@ -11,7 +11,7 @@ def trials(result: TrialsResult) -> str:
     """A line a score, with the ends of its interval; what was removed; and doubts."""
     counted = f"{result.counted:,.0f} counted"
     size = f"{result.num_trials:,} of {result.num_steps:,} steps, {counted}"
-    notes = [("model", result.model), ("trials", size)]
+    notes: list[Row] = [("model", result.model), ("trials", size)]
     rows: list[Row] = [("SCORE", "BASELINE")]
     if result.ablated is not None:
         rows = [("SCORE", "BASELINE", "ABLATED", "CHANGE", "CHANGE / MASS")]
@@ -23,8 +23,8 @@ def trials(result: TrialsResult) -> str:
         ends = result.intervals.s_delta_t if result.intervals else None
         notes.append(("S_ΔT", _cell(result.s_delta_t, ends, "+.4f")))
     if result.mass is not None:
-        notes.append(("mass", f"{result.mass:.4f}"))
-    notes += [("removed", line) for line in removed(result.ablation)]
+        notes.append(("mass", number(result.mass, ".4f")))
+    notes += changes(result.ablation)
     notes += [("warning", line) for line in result.warnings]
     return f"{align(rows)}\n\n{align(notes)}"
 
@@ -36,7 +36,9 @@ def compare(result: CompareResult) -> str:
     rows: list[Row] = [("ABLATION", "ENTROPY", "KL", "TV", "NEXT", *heads)]
     for entry in result.rows():
         own = entry["ablation"]
-        values = [f"{entry[key]:.4f}" for key in ("entropy_bits", "kl_bits", "total_variation")]
+        values = [
+            number(entry[key], ".4f") for key in ("entropy_bits", "kl_bits", "total_variation")
+        ]
         rows.append((str(own), *values))
     found = [result.baseline, *result.ablations]
     shares = [[e.probability for e in result.baseline.top]]
@@ -47,7 +49,7 @@ def compare(result: CompareResult) -> str:
     notes = [("model", result.model), ("prompt", f"{result.num_characters:,} characters")]
     for compared in result.ablations:
         name = label(compared.ablation)
-        notes += [("removed", f"{name}: {line}") for line in removed(compared.ablation)]
+        notes += [(verb, f"{name}: {line}") for verb, line in changes(compared.ablation)]
     return f"{align(rows)}\n\n{align(notes)}"
 
 
@@ -69,5 +71,5 @@ def _ends(bounds: Bounds | None, name: str) -> tuple[float, float] | None:
 def _cell(value: float | None, ends: tuple[float, float] | None, form: str) -> str:
     if value is None:
         return NOTHING
-    interval = f" [{ends[0]:{form}}, {ends[1]:{form}}]" if ends else ""
-    return f"{value:{form}}{interval}"
+    interval = f" [{number(ends[0], form)}, {number(ends[1], form)}]" if ends else ""
+    return number(value, form) + interval

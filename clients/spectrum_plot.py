@@ -4,12 +4,14 @@ Each dot is an eigenvalue, in R or in C; circles are the unit circle, and alpha 
 radius, where R ends. Below stand the masses of the couplings. Plain text that any browser opens.
 """
 
+import math
 from collections.abc import Iterable
 
 from clients.results import Spectrum, Structure, Target
 from clients.svg import fit
 
 PANEL, PAD, HEAD, FOOT, COLUMNS = 240, 20, 44, 40, 4  # pixels, but for the columns
+CHARACTER, LARGE_CHARACTER = 6.8, 8.5  # pixels, the widths of letters on average at most
 STYLE = (
     "text{font:12px sans-serif;fill:#222}.t{font-size:15px}.s{fill:#666;font-size:11px}"
     ".u{fill:none;stroke:#bbb}.l{fill:none;stroke:#999;stroke-dasharray:4 3}.x{stroke:#e4e4e4}"
@@ -23,9 +25,12 @@ def spectrum_plot(page: Structure) -> str:
     if not shown:
         raise ValueError(f"--plot: found no square target in {page.model}, expected one")
     columns = min(COLUMNS, len(shown))
-    width = PAD + columns * (PANEL + PAD)
-    height = HEAD + -(-len(shown) // columns) * (PANEL + FOOT + PAD)
     title = f"{page.model}: eigenvalues, leading sector R and complement C"
+    told = max(len(line) for target, spectrum in shown for line in _told(target, spectrum))
+    room = max(PANEL, math.ceil(told * CHARACTER))  # of a panel and what stands below it
+    wide = max(columns * (room + PAD), math.ceil(len(title) * LARGE_CHARACTER) + PAD)
+    width = PAD + wide
+    height = HEAD + -(-len(shown) // columns) * (PANEL + FOOT + PAD)
     head = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
         f'viewBox="0 0 {width} {height}" role="img">',
@@ -35,7 +40,7 @@ def spectrum_plot(page: Structure) -> str:
     ]
     for place, (target, spectrum) in enumerate(shown):
         row, column = divmod(place, columns)
-        x, y = PAD + column * (PANEL + PAD), HEAD + row * (PANEL + FOOT + PAD)
+        x, y = PAD + column * (room + PAD), HEAD + row * (PANEL + FOOT + PAD)
         head.append(f'<g transform="translate({x} {y})">{"".join(_panel(target, spectrum))}</g>')
     return "\n".join([*head, "</svg>", ""])
 
@@ -56,7 +61,13 @@ def _panel(target: Target, spectrum: Spectrum) -> Iterable[str]:
         told = f"{sector}: {value.real:.4g} {value.imag:+.4g}i, modulus {abs(value):.4g}"
         dot = f'<circle class="{sector}" cx="{cx:.2f}" cy="{cy:.2f}" r="2.6">'
         yield f"{dot}<title>{fit(told)}</title></circle>"
-    masses = ", ".join(f"{name} {mass:.3f}" for name, mass in spectrum.masses.items())
+    sizes, masses = _told(target, spectrum)
+    yield f'<text x="0" y="{PANEL + 14}">{fit(sizes)}</text>'
+    yield f'<text class="s" x="0" y="{PANEL + 30}">{fit(masses)}</text>'
+
+
+def _told(target: Target, spectrum: Spectrum) -> tuple[str, str]:
+    """The lines below a panel."""
+    masses = ", ".join(f"{name} {mass:.3g}" for name, mass in spectrum.masses.items())
     sizes = f"n_R {spectrum.n_R}, n_C {spectrum.n_C}, radius {spectrum.rho:.4g}"
-    yield f'<text x="0" y="{PANEL + 14}">{fit(target.name)}: {fit(sizes)}</text>'
-    yield f'<text class="s" x="0" y="{PANEL + 30}">mass of couplings: {fit(masses)}</text>'
+    return f"{target.name}: {sizes}", f"mass of couplings: {masses}"

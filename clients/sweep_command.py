@@ -17,10 +17,10 @@ from clients.errors import ConnectionFailed, ServerError, StreamBroken
 from clients.files import write_whole
 from clients.png import painter
 from clients.progress import Progress
-from clients.sweep_file import Planned, read_sweep_file
+from clients.sweep_file import Planned, in_file, read_sweep_file
 from clients.sweep_folder import SweepFolder, chart_of, summary_page
 from clients.sweep_results import Sweep, SweepPoint, SweepPoints
-from clients.tables import align
+from clients.tables import NOTHING, align, number
 
 if TYPE_CHECKING:
     from clients.grpc_client import GrpcClient
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 60.0  # that a server may be away while it starts again
 RETRY_S = 1.0
-NOTHING = "-"
 
 Result = tuple[str, Sweep, SweepPoints]
 
@@ -44,6 +43,8 @@ def sweep(client: "Client", args: Namespace) -> None:
         return _cancel(client, folder, args)
     for plan in plans:
         _compare_with_memory(folder, plan, args.again)
+        if plan.note:
+            print(f"torsor sweep: {plan.note}", file=sys.stderr)
     try:
         results = [_finish(client, folder, plans, plan) for plan in plans]
     except KeyboardInterrupt:
@@ -71,7 +72,7 @@ def summary_table(name: str, sweep: Sweep, points: Sequence[SweepPoint]) -> str:
     failed = f", {sweep.num_failed} failed" if sweep.num_failed else ""
     title = f"{name}: {sweep.model}, {sweep.query}, {len(points)} of {sweep.num_points} points"
     base = (sweep.baseline or {}).get(score)
-    shown = "" if base is None else f"; the plain model: {score} {base:.4f}"
+    shown = "" if base is None else f"; the plain model: {score} {number(base, '.4f')}"
     return f"{title}{failed}{shown}\n\n{align(rows)}"
 
 
@@ -79,20 +80,16 @@ def _row(point: SweepPoint, score: str) -> tuple[str, ...]:
     if point.error is not None:
         return point.name, *[NOTHING] * 4, f"failed: {point.error['message']}"
     spread = point.controls_deviation
-    controls = _number(point.controls_mean, "+.4f")
-    controls += "" if spread is None else f" ± {spread:.4f}"
+    controls = number(point.controls_mean, "+.4f")
+    controls += "" if spread is None else f" ± {number(spread, '.4f')}"
     return (
         point.name,
-        _number(point.mass, ".4f"),
-        _number(point.scores.get(score), ".4f"),
-        _number(point.delta, "+.4f"),
-        _number(point.per_mass, "+.4f"),
+        number(point.mass, ".4f"),
+        number(point.scores.get(score), ".4f"),
+        number(point.delta, "+.4f"),
+        number(point.per_mass, "+.4f"),
         controls,
     )
-
-
-def _number(value: float | None, form: str) -> str:
-    return NOTHING if value is None else format(value, form)
 
 
 def _compare_with_memory(folder: SweepFolder, plan: Planned, again: bool) -> None:
@@ -155,7 +152,7 @@ def _start_all(client: "Client", folder: SweepFolder, plans: Sequence[Planned]) 
         except ServerError as error:
             if error.code == "queue_full":
                 return  # those that are there come first
-            raise ValueError(f"{plan.name}: {error}") from None
+            raise ValueError(f"{plan.name}: {in_file(str(error))}") from None
 
 
 def _follow(client: "Client", id: str) -> Iterator[SweepPoint | Sweep]:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from clients.files import write_whole
+from clients.files import make_folder, write_whole
 from clients.results import Json
 from clients.svg import Bar, Chart, bar_chart
 from clients.sweep_results import (
@@ -35,7 +35,7 @@ class SweepFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        path.mkdir(parents=True, exist_ok=True)
+        make_folder(path, "--out")
         self._known = self._read()
 
     def known(self, name: str) -> tuple[str, str] | None:

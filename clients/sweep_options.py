@@ -2,11 +2,8 @@
 
 from typing import Any, TypedDict
 
-from clients.errors import ServerError
-from clients.options import Ablation
-from serve.wire.errors import RequestError
+from clients.options import Ablation, checked_body
 from serve.wire.queries import SweepRequest
-from serve.wire.requests import parse_request
 
 
 class SweepOptions(TypedDict, total=False):
@@ -27,8 +24,4 @@ def sweep_body(options: SweepOptions) -> dict[str, Any]:
     names = SweepOptions.__annotations__
     if unknown := [name for name in options if name not in names]:
         raise TypeError(f"found option {unknown[0]!r}, expected any of: {', '.join(names)}")
-    given = {name: value for name, value in options.items() if value is not None}
-    try:
-        return parse_request(SweepRequest, given).model_dump(exclude_unset=True)
-    except RequestError as error:
-        raise ServerError(error.code, error.message, error.field) from None
+    return checked_body(SweepRequest, dict(options))

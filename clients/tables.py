@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from clients.results import Json, ModelInfo, Pair, ScoreResult, Structure, Target
 
 NOTHING = "-"
+LARGE = 1e4  # from which on decimals say nothing
 
 Row = tuple[str, ...]
 
@@ -46,27 +47,38 @@ def score(result: ScoreResult) -> str:
     rows = [
         ("model", result.model),
         ("characters", f"{result.num_characters:,}"),
-        ("BPC", f"{result.baseline.bpc:.4f}"),
+        ("BPC", number(result.baseline.bpc, ".4f")),
     ]
     if result.ablated is not None:
         rows += [
-            ("ablated BPC", f"{result.ablated.bpc:.4f}"),
+            ("ablated BPC", number(result.ablated.bpc, ".4f")),
             ("ΔBPC", number(result.delta_bpc, "+.4f")),
             ("mean KL", f"{number(result.mean_kl, '.4f')} bits"),
         ]
-    return align(rows + [("removed", line) for line in removed(result.ablation)])
+    return align(rows + changes(result.ablation))
 
 
 def pair(texts: Pair) -> str:
     """Both texts under headings, where they part and what was removed."""
     apart = texts.first_difference
     where = "none, the texts are equal" if apart is None else f"character {apart}"
-    rows = [("model", texts.model), ("seed", str(texts.seed)), ("first difference", where)]
-    rows += [("removed", line) for line in removed(texts.ablation)]
+    rows: list[Row] = [
+        ("model", texts.model),
+        ("seed", str(texts.seed)),
+        ("first difference", where),
+    ]
+    rows += changes(texts.ablation)
     return (
         f"== baseline ==\n{texts.baseline.text}\n\n"
         f"== ablated ==\n{texts.ablated.text}\n\n{align(rows)}"
     )
+
+
+def changes(ablation: Json) -> list[Row]:
+    """A row an edit: what it did, "removed" or "moved", and its line of `removed`."""
+    edits = (ablation or {}).get("edits", [])
+    verbs = ["moved" if edit["op"] == "symmetry" else "removed" for edit in edits]
+    return list(zip(verbs, removed(ablation), strict=True))
 
 
 def removed(ablation: Json) -> list[str]:
@@ -77,7 +89,7 @@ def removed(ablation: Json) -> list[str]:
     for asked, edit in zip(page.get("edits", []), removed, strict=True):
         warnings = "".join(f"; {warning}" for warning in edit.get("warnings", []))
         done = f"{edit['target']} {edit['op']}{_settings(asked)}"
-        lines.append(f"{done}: mass {edit['mass']:.4f}{warnings}")
+        lines.append(f"{done}: mass {number(edit['mass'], '.4f')}{warnings}")
     return lines
 
 
@@ -104,17 +116,22 @@ def _task_cells(model: ModelInfo) -> Row:
 
 def _target_row(target: Target) -> Row:
     shape = "×".join(map(str, target.shape))
-    row = (target.name, shape, ",".join(target.ops), f"{target.norm:.4f}")
+    row = (target.name, shape, ",".join(target.ops), number(target.norm, ".4f"))
     if target.spectrum is None:
         return (*row, *[NOTHING] * 6)
     spectrum = target.spectrum
-    masses = [f"{mass:.4f}" for mass in spectrum.masses.values()]
-    return (*row, f"{spectrum.rho:.4f}", str(spectrum.n_R), str(spectrum.n_C), *masses)
+    masses = [number(mass, ".4f") for mass in spectrum.masses.values()]
+    return (*row, number(spectrum.rho, ".4f"), str(spectrum.n_R), str(spectrum.n_C), *masses)
 
 
 def number(value: float | None, form: str) -> str:
-    """A number in a format; None is `-`."""
-    return NOTHING if value is None else format(value, form)
+    """A number in a format of so many decimals; None is `-`, a large one has an exponent."""
+    if value is None:
+        return NOTHING
+    text = format(value, form) if abs(value) < LARGE else format(value, form.replace("f", "g"))
+    if float(text) == 0:  # what rounds to 0 has no sign of its own
+        text = format(0.0, form)
+    return text
 
 
 def align(rows: Sequence[Row]) -> str:

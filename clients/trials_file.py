@@ -44,7 +44,10 @@ def _numbers(name: str, value: Json, kind: str) -> bytes:
     try:
         numbers = list(_flat(value, _shape(value)))
         return struct.pack(f"<{len(numbers)}{kind}", *numbers)
-    except (struct.error, TypeError, ValueError, OverflowError) as error:
+    except OverflowError:
+        found = f"trials.{name}: found a number beyond float32, expected at most 3.403e+38"
+        raise ServerError("invalid_request", f"{found}; scale it", f"trials.{name}") from None
+    except (struct.error, TypeError, ValueError) as error:
         expected = "expected nested lists of numbers, all of one length"
         message = f"trials.{name}: found other data ({error}), {expected}"
         raise ServerError("invalid_request", message, f"trials.{name}") from None

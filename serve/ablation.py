@@ -37,20 +37,9 @@ import json
 from dataclasses import dataclass
 
 from serve.json_page import Json
+from serve.wire.edit_keys import KEYS
 
 Range = tuple[int, int]  # start, stop
-
-KEYS = {  # what an edit may say beside `op`, in canonical order
-    "schur": ("target", "alpha", "zero"),
-    "zero": ("target", "rows", "columns"),
-    "scale": ("target", "factor", "rows", "columns"),
-    "identity": ("target",),
-    "rank": ("target", "keep"),
-    "project": ("target", "subspace"),
-    "freeze": ("target", "rows", "columns"),
-    "random": ("like", "seed"),
-    "symmetry": ("kind", "seed"),
-}
 
 
 class AblationError(ValueError):

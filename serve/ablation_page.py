@@ -8,12 +8,13 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from serve.ablation import KEYS, Ablation, AblationError, Edit, Range
+from serve.ablation import Ablation, AblationError, Edit, Range
 from serve.json_page import Json
 from serve.manifest import Manifest, Target
 from serve.schur import COUPLINGS
-from serve.wire.errors import shown
+from serve.wire.edit_keys import ABLATION_KEYS, KEYS, edit_keys, stray_key
 from serve.wire.queries import MAX_EDITS
+from serve.wire.shown import shown
 
 ALPHA = 0.9  # chosen a priori in the paper; it only sets the R/C split
 MAX_NAME = 100  # characters
@@ -22,6 +23,15 @@ MAX_NAMED = 24  # targets that an error names
 SUBSPACES = ("readout-visible", "readout-null")
 UNCONTROLLED = ("random", "symmetry")  # ops that have no random control
 
+
+class _Absent:
+    """What stands where a key is missing."""
+
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+ABSENT = _Absent()
 DEFAULTS = {"alpha": ALPHA, "seed": 0}
 REQUIRED = ("target", "zero", "factor", "keep", "subspace", "like", "kind")
 IMPLIED = ("scale",)  # ops that a target has wherever it has "zero"
@@ -34,14 +44,14 @@ def parse_ablation(value: Json, manifest: Manifest) -> Ablation:
 
     Raises `AblationError` for unknown keys, wrong values, and what this manifest doesn't offer.
     """
-    page = _object({} if value is None else value, "ablation", ("name", "edits"))
+    page = _object({} if value is None else value, "ablation", ABLATION_KEYS)
     name, edits = page.get("name", ""), page.get("edits", [])
     # A lone surrogate is a character to Python, but no UTF-8, so no answer could carry it
     if not isinstance(name, str) or len(name) > MAX_NAME or re.search("[\ud800-\udfff]", name):
         expected = f"a string of at most {MAX_NAME} characters"
-        raise AblationError("ablation.name", shown(name, 60), expected, "choose another name")
+        raise AblationError("ablation.name", shown(name), expected, "choose another name")
     if not isinstance(edits, list) or len(edits) > MAX_EDITS:
-        found = f"{len(edits)} edits" if isinstance(edits, list) else shown(edits, 60)
+        found = f"{len(edits)} edits" if isinstance(edits, list) else shown(edits)
         expected, remedy = f"a list of at most {MAX_EDITS} edits", "give fewer edits, in a list"
         raise AblationError("ablation.edits", found, expected, remedy)
     parsed = [_edit(e, f"ablation.edits[{i}]", manifest) for i, e in enumerate(edits)]
@@ -56,7 +66,7 @@ def find_target(name: Json, field: str, manifest: Manifest) -> Target:
         more = len(names) - MAX_NAMED
         known = ", ".join(names[:MAX_NAMED]) or "none"
         known += f" and {more} more, see its structure" if more > 0 else ""
-        raise AblationError(field, shown(name, 60), f"a target of {manifest.name}", f"use: {known}")
+        raise AblationError(field, shown(name), f"a target of {manifest.name}", f"use: {known}")
     return target
 
 
@@ -103,23 +113,22 @@ def _op_schema(op: str) -> Json:
 
 
 def _object(value: Json, field: str, keys: Sequence[str]) -> dict[str, Json]:
-    expected = f"an object with no keys but {', '.join(keys)}"
     if not isinstance(value, dict):
-        raise AblationError(field, shown(value, 60), expected, "give it these keys")
-    if unknown := [key for key in value if key not in keys]:
-        raise AblationError(f"{field}.{unknown[0]!s:.60}", "this key", expected, "leave it out")
+        expected = f"an object with no keys but {', '.join(keys)}"
+        raise AblationError(field, shown(value), expected, "give it these keys")
+    if stray := stray_key(value, keys):
+        raise AblationError(f"{field}.{stray[0]:.60}", "this key", *stray[1:])
     return value
 
 
 def _edit(value: Json, field: str, manifest: Manifest, ops: Sequence[str] = tuple(KEYS)) -> Edit:
-    every = dict.fromkeys(("target", "op", *(key for keys in KEYS.values() for key in keys)))
-    page = _object(value, field, list(every))
+    page = _object(value, field, edit_keys(value if isinstance(value, dict) else {}))
     has_target = page.get("op") not in UNCONTROLLED
-    target = find_target(page.get("target"), f"{field}.target", manifest) if has_target else None
-    op = _op(page.get("op"), f"{field}.op", target, ops)
+    named = page.get("target", ABSENT)
+    target = find_target(named, f"{field}.target", manifest) if has_target else None
+    op = _op(page.get("op", ABSENT), f"{field}.op", target, ops)
     keys = KEYS[op]
-    _object(page, field, ("target", "op", *keys[1:]) if has_target else ("op", *keys))
-    values = {key: DEFAULTS.get(key) for key in keys if key in REQUIRED or key in DEFAULTS} | page
+    values = {k: DEFAULTS.get(k, ABSENT) for k in keys if k in REQUIRED or k in DEFAULTS} | page
     scene = Scene(manifest, target)
     found = {k: KEY_RULES[k].read(values[k], f"{field}.{k}", scene) for k in keys if k in values}
     return Edit(op=op, **found)
@@ -127,10 +136,10 @@ def _edit(value: Json, field: str, manifest: Manifest, ops: Sequence[str] = tupl
 
 def _op(name: Json, field: str, target: Target | None, ops: Sequence[str]) -> str:
     if not isinstance(name, str) or name not in ops:
-        raise AblationError(field, shown(name, 60), "an op", f"use: {', '.join(ops)}")
+        raise AblationError(field, shown(name), "an op", f"use: {', '.join(ops)}")
     if target is not None and name not in (fits := ops_of(target)):
         expected, remedy = f"an op for {target.name}", f"use: {', '.join(fits) or 'none'}"
-        raise AblationError(field, shown(name, 60), expected, remedy)
+        raise AblationError(field, shown(name), expected, remedy)
     return name
 
 
@@ -157,7 +166,7 @@ def _name_of_target(value: Json, field: str, scene: Scene) -> str:
 def _alpha(value: Json, field: str, scene: Scene) -> float:
     del scene
     if not _is_number(value) or not 0 < value <= 1:
-        raise AblationError(field, shown(value, 60), "a number, 0 < alpha <= 1", "leave it out")
+        raise AblationError(field, shown(value), "a number, 0 < alpha <= 1", "leave it out")
     return float(value)
 
 
@@ -167,7 +176,7 @@ def _couplings(value: Json, field: str, scene: Scene) -> tuple[str, ...]:
     known = tuple(name for name in COUPLINGS if name in found)
     if not known or len(known) != len(found):
         expected = f"a list of one or more of {', '.join(COUPLINGS)}, each once"
-        raise AblationError(field, shown(value, 60), expected, "C→R may be written C->R")
+        raise AblationError(field, shown(value), expected, "C→R may be written C->R")
     return known
 
 
@@ -184,11 +193,11 @@ def _range(value: Json, field: str, scene: Scene, axis: int) -> Range:
     shape = scene.target.shape
     if len(shape) <= axis:
         expected = f"none: {scene.target.name} has the shape {list(shape)}"
-        raise AblationError(field, shown(value, 60), expected, "leave it out")
+        raise AblationError(field, shown(value), expected, "leave it out")
     pair = value if isinstance(value, list) and all(map(_is_whole, value)) else []
     if len(pair) != 2 or not 0 <= pair[0] < pair[1] <= shape[axis]:
         expected = f"[start, stop] with 0 <= start < stop <= {shape[axis]}"
-        raise AblationError(field, shown(value, 60), expected, "leave it out for all")
+        raise AblationError(field, shown(value), expected, "leave it out for all")
     return pair[0], pair[1]
 
 
@@ -196,7 +205,7 @@ def _factor(value: Json, field: str, scene: Scene) -> float:
     del scene
     if not _is_number(value) or not math.isfinite(value) or value == 1:
         expected = "a finite number other than 1"
-        raise AblationError(field, shown(value, 60), expected, "1 would change nothing")
+        raise AblationError(field, shown(value), expected, "1 would change nothing")
     return float(value)
 
 
@@ -205,19 +214,23 @@ def _keep(value: Json, field: str, scene: Scene) -> int:
     full = min(scene.target.shape)
     if not _is_whole(value) or not 0 <= value < full:
         expected = f"a whole number of singular values, 0 to {full - 1}"
-        raise AblationError(field, shown(value, 60), expected, f"{full} would change nothing")
+        raise AblationError(field, shown(value), expected, f"{full} would change nothing")
     return int(value)
 
 
 def _subspace(value: Json, field: str, scene: Scene) -> str:
     del scene
     if value not in SUBSPACES:
-        raise AblationError(field, shown(value, 60), "a subspace", f"use: {', '.join(SUBSPACES)}")
+        raise AblationError(field, shown(value), "a subspace", f"use: {', '.join(SUBSPACES)}")
     return str(value)
 
 
 def _like(value: Json, field: str, scene: Scene) -> Edit:
     ops = [op for op in KEYS if op not in UNCONTROLLED]
+    if value is ABSENT:
+        expected = "an edit whose mass and kind it matches"
+        remedy = 'add it: "like": {"target": ..., "op": ...}'
+        raise AblationError(field, shown(value), expected, remedy)
     return _edit(value, field, scene.manifest, ops)
 
 
@@ -226,16 +239,14 @@ def _kind(value: Json, field: str, scene: Scene) -> str:
     if value not in names:
         expected = f"a symmetry of {scene.manifest.name}"
         remedy = f"use: {', '.join(names)}" if names else "it has none"
-        raise AblationError(field, shown(value, 60), expected, remedy)
+        raise AblationError(field, shown(value), expected, remedy)
     return str(value)
 
 
 def _seed(value: Json, field: str, scene: Scene) -> int:
     del scene
     if not _is_whole(value) or not 0 <= value <= MAX_SEED:
-        raise AblationError(
-            field, shown(value, 60), "a whole number, 0 to 2^63 - 1", "leave it out"
-        )
+        raise AblationError(field, shown(value), "a whole number, 0 to 2^63 - 1", "leave it out")
     return int(value)
 
 

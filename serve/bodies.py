@@ -53,5 +53,5 @@ async def _read_body(http: Request) -> bytes:
         content += chunk
         if len(content) > MAX_BODY_BYTES:
             sentence = f"body: expected at most {MAX_BODY_BYTES} bytes (max_body_bytes)"
-            raise RequestError("too_large", f"{sentence}; send less text", "body")
+            raise RequestError("too_large", f"{sentence}; send less at once", "body")
     return bytes(content)

@@ -210,7 +210,9 @@ def _warnings(
         yield f"{signs[0]}: found targets other than -1 and 1, expected only these; it is undefined"
     fvu = page["baseline"].get("fvu", 0.0)
     if fvu is None and not models["baseline"].num_strays:
-        yield "fvu: the targets never change, so there is no variance to explain; it is undefined"
+        counted = f"over what the mask counts ({page['counted']:g})"
+        why = "so there is no variance to explain; it is undefined"
+        yield f"fvu: the targets never change {counted}, {why}"
     if "ablated" in models and not mass:
         yield "mass: none was removed, or no more than rounding error, so nothing is divided by it"
     parts = page["intervals"] or {}

@@ -17,8 +17,9 @@ from typing import Any
 from serve.ablation import AblationError
 from serve.ablation_page import MAX_NAME, parse_ablation
 from serve.manifest import Manifest
-from serve.wire.errors import RequestError, invalid, shown
+from serve.wire.errors import RequestError, invalid
 from serve.wire.queries import MAX_POINTS, Grid, SweepRequest
+from serve.wire.shown import shown
 
 Json = Any
 AXIS = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
@@ -60,6 +61,8 @@ def span(grid: Grid) -> list[dict[str, Json]]:
     _check_places(grid.edits, axes)
     if (found := math.prod(map(len, axes.values()))) > MAX_POINTS:
         raise _too_many(found)
+    for name, values in axes.items():
+        _check_once(values, f"grid.axes.{name}")
     points, num_characters = list[dict[str, Json]](), 0
     for combined in itertools.product(*axes.values()):
         chosen = dict(zip(axes, combined, strict=True))
@@ -92,6 +95,15 @@ def whole(value: Json) -> Json:
 def _too_many(found: int) -> RequestError:
     expected = f"at most {MAX_POINTS} (max_points); send fewer at once"
     return invalid("grid", f"found {found} points, expected {expected}")
+
+
+def _check_once(values: list[Json], field: str) -> None:
+    seen = set[str]()
+    for value in values:
+        if (text := json.dumps(value, sort_keys=True)) in seen:
+            expected = "each value once; leave one out"
+            raise invalid(field, f"found {shown(value)} twice, expected {expected}")
+        seen.add(text)
 
 
 def _check_places(edits: list[dict[str, Json]], axes: dict[str, list[Json]]) -> None:

@@ -4,6 +4,7 @@ Metadata: `authorization` and `x-request-id` as over HTTP; the initial metadata 
 Health and reflection are open to everybody and leave no line.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, NoReturn
@@ -18,6 +19,7 @@ from serve.entrance import Entrance
 from serve.large import by_size
 from serve.limits import MAX_MESSAGE_BYTES
 from serve.message_weight import require_few_fields
+from serve.patience import Patience
 from serve.wire.errors import RequestError, invalid
 
 SMALL_MESSAGE = 1 << 14  # bytes, up to which a message is parsed at once
@@ -49,12 +51,14 @@ class GrpcEntrance(grpc.aio.ServerInterceptor):
             with self._entrance.open("grpc", details.method, headers) as call:
                 call.route = details.method  # there is a handler of this name
                 await context.send_initial_metadata((("x-request-id", call.request_id),))
+                patience = Patience(self._entrance.patience_s)
                 try:
-                    with self._entrance.admit(call, headers, True):
+                    with self._entrance.admit(call, headers, True), patience.watch():
                         request = await parse_message(content, parse, details.method)
-                        reply = await _answered(handler, request, context)
+                        reply = await _answered(handler, request, context, patience)
                         call.status = "OK"
                         return reply
+                    raise asyncio.CancelledError  # nobody reads: gRPC lets go of the call
                 except RequestError as error:  # the gate's; handlers end the call themselves
                     await abort(context, error)
                 finally:
@@ -117,13 +121,15 @@ async def abort(context: Context, error: RequestError) -> NoReturn:
     await context.abort(grpc.StatusCode[error.grpc_status], error.message, tuple(trailing))
 
 
-async def _answered(handler: Any, request: Any, context: Context) -> Any:
+async def _answered(handler: Any, request: Any, context: Context, patience: Patience) -> Any:
     if not handler.response_streaming:
         return await handler.unary_unary(request, context)
     # Written here, as gRPC itself would: a chunk passes no second generator
     async with aclosing(handler.unary_stream(request, context)) as replies:
         async for reply in replies:
+            patience.begin()
             await context.write(reply)
+            patience.end()
 
 
 def _status(context: Context) -> str:

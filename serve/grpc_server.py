@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from typing import Any, TypeVar
 
 import grpc
-from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 from google.protobuf.struct_pb2 import Struct
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -24,6 +23,7 @@ from serve.json_weight import MAX_JSON_PARTS
 from serve.large import by_size
 from serve.limits import MAX_MESSAGE_BYTES, all_limits
 from serve.scoring import score
+from serve.struct_page import read_struct
 from serve.structs import make_struct
 from serve.trial_query import answer_trials
 from serve.wire import torsor_pb2 as pb
@@ -186,7 +186,7 @@ def fields_of(message: Message) -> dict[str, Any]:
         if not is_text and isinstance(value, Sequence | Mapping) and len(value) > MAX_JSON_PARTS:
             sentence = f"found {len(value)} entries, expected at most {MAX_JSON_PARTS}"
             raise invalid(field.name, f"{sentence} (max_json_parts); send less at once")
-        found[field.name] = _plain(value)
+        found[field.name] = _plain(value, field.name)
     return found
 
 
@@ -260,13 +260,13 @@ def _asked(kind: type[Asked], message: Message) -> Asked:
     return parse_request(kind, fields_of(message))
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, name: str) -> Any:
     if isinstance(value, Struct):
-        return MessageToDict(value)  # as JSON: its whole numbers are for the reader to tell
+        return read_struct(value, name)
     if isinstance(value, Message):
         return fields_of(value)
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        return [_plain(item) for item in value]
+        return [_plain(item, name) for item in value]
     return value

@@ -22,8 +22,9 @@ from serve.manifest import BundleError
 from serve.recent import Recent
 from serve.runtime import Bundle, Device, DeviceError, Owned, Variant
 from serve.vocabulary import Vocabulary
-from serve.wire.errors import RequestError, invalid, shown
+from serve.wire.errors import RequestError, invalid
 from serve.wire.requests import MAX_TOKENS
+from serve.wire.shown import shown
 
 MAX_QUEUED_ABLATIONS = 256
 MAX_QUEUED_INFERENCES = 16
@@ -120,7 +121,7 @@ class Host:
             return next(iter(self.bundles.values()))
         if model is None or model not in self.bundles:
             served = f"one of {', '.join(self.bundles)}" if self.bundles else "some: none is served"
-            sentence = f"model: found {shown(model)}, expected {served}"
+            sentence = f"model: found {shown(model, 80)}, expected {served}"
             raise RequestError("not_found", sentence, "model")
         return self.bundles[model]
 

@@ -16,7 +16,8 @@ from serve.manifest import TensorSpec
 from serve.runtime import Bundle
 from serve.step_inputs import step_inputs
 from serve.tensors import DATATYPES
-from serve.wire.errors import RequestError, invalid, shown
+from serve.wire.errors import RequestError, invalid
+from serve.wire.shown import shown
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]
@@ -38,7 +39,9 @@ async def infer(
         raise RequestError("unavailable", "the server is shutting down; try another one")
     names = [spec.name for spec in bundle.manifest.graph.outputs]
     if unknown := [name for name in wanted if name not in names]:
-        raise invalid("outputs", f"found {shown(unknown[0])}, expected some of {', '.join(names)}")
+        raise invalid(
+            "outputs", f"found {shown(unknown[0], 80)}, expected some of {', '.join(names)}"
+        )
     return await host.inference.run(_run, bundle, decode, list(wanted) or names)
 
 
@@ -48,7 +51,7 @@ def served(host: Host, model: str, version: str) -> Bundle:
         raise invalid("model_name", f"missing, expected one of {', '.join(host.bundles)}")
     bundle = host.bundle(model)
     if version not in ("", MODEL_VERSION):
-        found = f"found {shown(version)}, expected {MODEL_VERSION!r} or none"
+        found = f"found {shown(version, 80)}, expected {MODEL_VERSION!r} or none"
         raise RequestError("not_found", f"model_version: {found}", "model_version")
     return bundle
 

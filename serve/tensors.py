@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from serve.wire.errors import invalid, shown
+from serve.wire.errors import invalid
+from serve.wire.shown import shown
 
 Array = NDArray[Any]
 DATATYPES = {"float32": "FP32", "int64": "INT64"}  # NumPy's name: the protocol's
@@ -48,7 +49,7 @@ def to_bytes(array: Array) -> bytes:
 
 def _dtype(name: str, datatype: str) -> "np.dtype[Any]":
     if datatype not in DTYPES:
-        raise invalid(name, f"found datatype {shown(datatype)}, expected {' or '.join(DTYPES)}")
+        raise invalid(name, f"found datatype {shown(datatype, 80)}, expected {' or '.join(DTYPES)}")
     return np.dtype(DTYPES[datatype])
 
 

@@ -85,18 +85,27 @@ def _array(field: str, value: Any, dtype: str) -> Array:
         raise invalid(field, "found lists of unequal lengths, expected equal ones") from None
     if found.size and found.dtype.kind not in kinds:
         raise invalid(field, f"found other values than {expected}, expected lists of {expected}")
-    with np.errstate(over="ignore"):  # what becomes infinite is refused in a moment
-        return found.astype(dtype)
+    with np.errstate(over="ignore"):
+        kept = found.astype(dtype)
+    if dtype == "float32" and (lost := np.isinf(kept) & np.isfinite(found)).any():
+        largest = f"{np.finfo(np.float32).max:.4g}, the largest that float32 holds"
+        raise invalid(field, f"found {found[lost][0]:.4g}, expected at most {largest}; scale it")
+    return kept
 
 
 def _check_dtype(field: str, array: Array, dtype: str) -> None:
     if str(array.dtype) != dtype:
-        raise invalid(field, f"found {array.dtype}, expected {dtype}")
+        raise invalid(field, f"found {array.dtype}, expected {dtype}; save it as {dtype}")
 
 
 def _refuse_shape(field: str, array: Array, expected: tuple[Any, ...]) -> None:
     sizes = ", ".join(map(str, expected))
-    raise invalid(field, f"found shape {list(array.shape)}, expected [{sizes}] and some of each")
+    meant = " (T steps, N trials)" if "T" in expected else " (steps, trials: those of the inputs)"
+    if expected[0] == 1:
+        meant = " (one answer a trial)"
+    remedy = "bring some of each, in this order"
+    found = f"found shape {list(array.shape)}"
+    raise invalid(field, f"{found}, expected [{sizes}]{meant}; {remedy}")
 
 
 def _check_size(field: str, found: int) -> None:

@@ -187,7 +187,7 @@ def test_an_ablation_comes_from_text_or_file(
     [
         ('{"edits": [}', "--ablation: found invalid JSON: Expecting value: line 1 column 12"),
         ("[]", "--ablation: found [], expected an object"),
-        ("nowhere.json", "--ablation: expected JSON or its file, found 'nowhere.json'"),
+        ("nowhere.json", "--ablation: 'nowhere.json': No such file or directory; give JSON"),
     ],
 )
 def test_a_bad_ablation_is_explained(
@@ -212,6 +212,63 @@ def test_edits_are_one_ablation(fake: FakeClient, capsys: Capture, tmp_path: Pat
         assert f"torsor generate: --edit: {said}" in capsys.readouterr().err
     assert main(["ablate", "x", "--text", str(path), *edits]) == 1
     assert "--text: found beside a prompt" in capsys.readouterr().err
+
+
+ONE = json.dumps(EDITS["edits"][0])
+HINTS: list[tuple[list[str], str]] = [
+    (
+        ["--ablation", ONE],
+        '{"edits": [{"target": ..., "op": ...}]}; put it into "edits", or',
+    ),
+    (["--ablation", ""], "--ablation: found an empty name; give JSON, "),
+    (["--ablation", "."], "--ablation: '.': Is a directory; give JSON, "),
+    (["--ablation", '{"edits": [], "edits": []}'], "--ablation: found the key 'edits' twice"),
+    (["--ablation", "[" * 100_000], "--ablation: found invalid JSON"),
+    (["--edit", "no-cc.json"], "--edit: found 'no-cc.json', expected JSON, "),
+    (["--edit", "no-cc.json"], "; a file goes with --ablation, and holds an ablation"),
+    (["--edit", json.dumps(EDITS)], "--edit: found an ablation, expected "),
+    (["--edit", '{"op": "zero", "op": "rank"}'], "--edit: found the key 'op' twice, expected each"),
+]
+
+
+@pytest.mark.parametrize(("words", "said"), HINTS)
+def test_what_was_meant_is_hinted_at(
+    fake: FakeClient, capsys: Capture, words: list[str], said: str
+) -> None:
+    assert main(["ablate", "x", *words]) == 1
+    assert said in capsys.readouterr().err and not fake.asked
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--max-tokens", "5"], ["--seed", "3"], ["--temperature", "0"], ["--top-k", "1"]]
+    + [["--top-p", "0.5"], ["--stop", "a"]],
+)
+def test_what_a_scored_text_has_no_use_for_is_refused(
+    fake: FakeClient, capsys: Capture, words: list[str]
+) -> None:
+    assert main(["ablate", "--text", "-", "--edit", ONE, *words]) == 1
+    assert f"{words[0]}: found beside --text, which is scored" in capsys.readouterr().err
+    assert not fake.asked
+
+
+def test_numbers_fit_their_columns() -> None:
+    values = [None, 1.25, -0.00001, 0.0, 1e30, -2e5, 9999.5]
+    assert [tables.number(value, ".4f") for value in values] == [
+        *("-", "1.2500", "0.0000", "0.0000", "1e+30", "-2e+05", "9999.5000")
+    ]
+    assert [tables.number(value, "+.4f") for value in values[2:5]] == [
+        "+0.0000",
+        "+0.0000",
+        "+1e+30",
+    ]
+
+
+def test_a_symmetry_moves_and_removes_nothing() -> None:
+    edit = {"op": "symmetry", "kind": "mirror", "seed": 1}
+    page = {"edits": [edit], "removed": [{"op": "symmetry", "target": "mirror", "mass": 1.4}]}
+    (row,) = tables.changes(page)
+    assert row == ("moved", "mirror symmetry (kind mirror, seed 1): mass 1.4000")
 
 
 def test_what_was_removed_says_its_settings() -> None:
@@ -290,6 +347,26 @@ def test_structure_draws_every_eigenvalue_into_a_file(fake: FakeClient, tmp_path
     assert float(unit.get("r", "")) == pytest.approx(half / (1.08 * rho), abs=0.01)
     assert float(boundary.get("r", "")) < float(dot.get("cx", "")) - half
     assert not list(tmp_path.glob("*.part"))
+
+
+def test_the_title_of_a_drawing_fits(fake: FakeClient, tmp_path: Path) -> None:
+    assert main(["structure", "--plot", str(tmp_path / "a.svg")]) == 0
+    root = ElementTree.fromstring((tmp_path / "a.svg").read_text(encoding="utf-8"))
+    lines = [node.text or "" for node in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert int(root.get("width", "")) > 8 * len(lines[0]) > 400
+
+
+def test_a_drawing_that_cannot_be_written_leaves_the_table(
+    fake: FakeClient, capsys: Capture, tmp_path: Path
+) -> None:
+    assert main(["structure", "--plot", str(tmp_path / "spectra.png")]) == 1
+    assert "expected a name that ends in .svg; it draws SVG only" in capsys.readouterr().err
+    assert not fake.asked
+    path = tmp_path / "none" / "x.svg"
+    assert main(["structure", "--plot", str(path)]) == 1
+    out, err = capsys.readouterr()
+    assert out.startswith("osm\n") and "1×65" in out
+    assert err.startswith(f"torsor structure: {path}: found No such file or directory, expected")
 
 
 def test_a_plot_without_a_square_target_is_refused() -> None:

@@ -137,6 +137,12 @@ def test_an_ablation_that_does_not_fit_is_named_by_its_place(host: Host) -> None
     [
         ({"ablations": []}, "ablations", "found 0 entries, expected at least 1"),
         ({"ablations": [{}] * (MAX_COMPARED + 1)}, "ablations", "65 entries, expected at most 64"),
+        ({"ablations": [{"name": "baseline"}]}, "ablations[0].name", "the plain model's, expected"),
+        (
+            {"ablations": [{}, {"name": "a"}, {}, {"name": "a"}]},
+            "ablations[3].name",
+            "found 'a', which is that of ablations[1], expected one of its own",
+        ),
         ({"top": 0}, "top", "found 0, expected greater than or equal to 1"),
         ({"top": 257}, "top", "256 (max_top)"),
         ({"prompt": "é"}, "prompt", "found 'é'"),

@@ -89,6 +89,11 @@ def test_long_names_are_cut() -> None:
         ({"edits": [SCHUR], "axes": {"alpha": [0.9]}}, "grid.edits[0]", "$zero"),
         ({"edits": [SCHUR], "axes": {**AXES, "x": [1]}}, "grid.axes.x", "no edit names it"),
         ({"edits": [SCHUR], "axes": {**AXES, "zero": []}}, "grid.axes.zero", "found none"),
+        (
+            {"edits": [SCHUR], "axes": {**AXES, "alpha": [1, True, 0.5, 1.0]}},
+            "grid.axes.alpha",
+            "found 1 twice, expected each value once; leave one out",
+        ),
         ({"edits": [SCHUR], "axes": {"0": [1]}}, "grid.axes.0", "expected 1 to 32 letters"),
         (
             {"edits": [SCHUR], "axes": {**AXES, "alpha": [0.9, 2]}},

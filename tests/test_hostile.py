@@ -15,10 +15,11 @@ from pydantic import ValidationError, model_validator
 from serve.bodies import parse_body
 from serve.large import LARGE
 from serve.vocabulary import SLICE, Vocabulary
-from serve.wire.errors import MAX_FIELD, MAX_MESSAGE, RequestError, shown
+from serve.wire.errors import MAX_FIELD, MAX_MESSAGE, RequestError
 from serve.wire.open_inference import InferRequest
 from serve.wire.queries import CompareRequest, SweepRequest, TrialsRequest
 from serve.wire.requests import CompletionRequest, DetokenizeRequest, parse_request
+from serve.wire.shown import shown
 from serve.wire.strict import Strict
 
 

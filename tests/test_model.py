@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from serve.ablation import KEYS
+from serve.wire.edit_keys import KEYS
 from train.model import Model, State, Weights, family, family_names, predict, scan_reference
 from train.models.osm_rnn import OsmRnn, OsmRnnConfig
 from train.presets import fit_sizes

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from clients import sweep_command
 from clients.cli import main
+from clients.files import write_whole
 from clients.grpc_client import GrpcClient
 from clients.http_client import HttpClient
 from clients.progress import Progress
@@ -48,6 +50,8 @@ text_file = "texts/text.txt"
 name = "none & <nothing>"
 edits = []
 """
+AXIS = 'zero = [["CC"], ["C→R"], ["RR"]]'
+ABLATIONS = '[[sweep.ablations]]\nname = "none & <nothing>"\nedits = []\n'
 
 
 @pytest.fixture
@@ -55,6 +59,7 @@ def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A grid file of three sweeps, and its text."""
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "text.txt").write_text(TEXT)
+    (tmp_path / "texts" / "empty.txt").touch()
     monkeypatch.setenv("TORSOR_TEST_TEXTS", str(tmp_path / "texts"))
     path = tmp_path / "grid.toml"
     path.write_text(GRID)
@@ -192,13 +197,26 @@ def test_what_a_folder_remembers_is_cancelled(
         ('name = "schur"', 'name = "a/b"', "sweep[0].name: found 'a/b', expected 1 to 100"),
         (f'model = "{TANH}"', f'model = "{TANH}"\nmodels = []', "found beside model"),
         ("$TORSOR_TEST_TEXTS", "$TORSOR_NO_SUCH", "text_file: found $TORSOR_NO_SUCH unset"),
-        ("texts/text.txt", "none.txt", "sweep[1].text_file: found "),
+        ("texts/text.txt", "none.txt", "No such file or directory; name a file that is there"),
         ("start = 6", "start = 600", "sweep[0].start: found 600, expected fewer than 61"),
         ("characters = 40", "characters = 0", "characters: found 0, expected a whole number, 1"),
-        ("controls = 2", 'query = "trials"', "text: found one, expected none beside query trials"),
+        (
+            "controls = 2",
+            'query = "trials"',
+            "].text_file: found one, expected none beside",
+        ),
         (f'models = ["{OSM}", "{TANH}"]', 'models = "a"', "sweep[1].models: found 'a'"),
         (f'"{OSM}", "{TANH}"', f'"{OSM}", "{OSM}"', f"found the name 'all-{OSM}' twice"),
         ("[[sweep]]", "[[sweep", "found no TOML"),
+        (AXIS, "x = [1, 2020-01-01]", "sweep[0].axes.x[1]: found the date '2020-01-01', expected"),
+        (AXIS, "x = [nan]", "sweep[0].axes.x[0]: found NaN, expected a finite number"),
+        (AXIS, "x = [{y = -inf}]", "sweep[0].axes.x[0].y: found -Infinity, expected a finite"),
+        (AXIS, "x = 3", "sweep[0].axes.x: found 3, expected a valid list"),
+        ("texts/text.txt", "texts/empty.txt", "sweep[1].text_file: found no character in texts"),
+        ("controls = 2", 'text = "a"', "found this key, expected none but name, model"),
+        ("controls = 2", 'text = "a"', "; name a file of it: text_file"),
+        ("controls = 2", "contrls = 2", "; did you mean controls?"),
+        (ABLATIONS, "", "sweep[1].edits: found neither edits nor ablations, expected some; add"),
     ],
 )
 def test_what_is_wrong_in_a_grid_file_is_said(
@@ -221,7 +239,59 @@ def test_what_the_server_refuses_names_the_sweep(
     grid.write_text(GRID.replace('"recurrent"', '"other"'))
     words = ["sweep", str(grid), "--out", str(grid.parent / "out"), "--url", server.url]
     assert main(words) == 1
-    assert "torsor sweep: schur: grid.edits[0].target: found 'other'" in capsys.readouterr().err
+    assert "torsor sweep: schur: edits[0].target: found 'other'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("wire", ["http", "grpc"])
+def test_axes_are_named_as_the_grid_file_has_them(
+    server: Any, grid: Path, capsys: pytest.CaptureFixture[str], wire: str
+) -> None:
+    where = ["--url", server.url] if wire == "http" else ["--grpc", "--url", server.grpc_address]
+    for axis, said in (
+        (f"{AXIS}\nx = [1]", "axes.x: no edit names it, expected '$x' somewhere in edits; leave"),
+        (f"{AXIS[:-1]}, ['CC']]", "axes.zero: found ['CC'] twice, expected each value once"),
+    ):
+        grid.write_text(GRID.replace(AXIS, axis))
+        assert main(["sweep", str(grid), "--out", str(grid.parent / "out"), *where]) == 1
+        assert f"torsor sweep: schur: {said}" in capsys.readouterr().err
+
+
+def test_a_text_that_ends_early_is_said(
+    server: Any, grid: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid.write_text(GRID.replace("characters = 40", "characters = 4000"))
+    words = ["sweep", str(grid), "--out", str(grid.parent / "out"), "--url", server.url]
+    assert main(words) == 0
+    said = "sweep[0].characters: found 4000, and 55 up to the end of the text; these are scored"
+    assert capsys.readouterr().err == f"torsor sweep: {grid}: {said}\n"
+
+
+def test_a_folder_that_is_no_folder_is_said(
+    grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for out, found in ((grid, "a file"), (grid / "x", "Not a directory")):
+        assert main(["sweep", str(grid), "--out", str(out)]) == 1
+        said = f"torsor sweep: {out}: found {found}, expected a folder, or room for one; choose"
+        assert capsys.readouterr().err == f"{said} another --out\n"
+
+
+def test_two_that_write_one_file_do_not_take_each_others(tmp_path: Path) -> None:
+    path = tmp_path / "points.jsonl"
+    script = "import sys; from pathlib import Path; from clients.files import write_whole\n"
+    script += "for n in range(200): write_whole(Path(sys.argv[1]), sys.argv[2] * 1000)"
+    words = [sys.executable, "-c", script, str(path)]
+    running = [subprocess.Popen([*words, letter]) for letter in "ab"]
+    assert [process.wait(60) for process in running] == [0, 0]
+    assert path.read_text() in ("a" * 1000, "b" * 1000) and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="found No such file or directory, expected a file that can"):
+        write_whole(tmp_path / "none" / "x.svg", "")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match="folder: found Is a directory, expected a file that can"):
+        write_whole(tmp_path / "folder", "")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 
 def test_a_folder_of_something_else_is_refused(

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
+from clients.cli import main
 from clients.errors import ServerError
 from clients.grpc_client import GrpcClient
 from clients.http_client import AsyncHttpClient, HttpClient
@@ -210,7 +211,9 @@ def test_what_is_not_finite_is_null_and_said(host: Host) -> None:
     trials = as_json(part_of(bundle, 5))
     same = trials | {"targets": np.ones_like(np.array(trials["targets"])).tolist()}
     page = ask(host, model=bundle.name, trials=UploadedTrials(**same))
-    assert page["baseline"]["fvu"] is None and "fvu: the targets never change" in str(page)
+    assert page["baseline"][
+        "fvu"
+    ] is None and "fvu: the targets never change over what the mask counts (" in str(page)
     half = trials | {"targets": (np.array(trials["targets"]) / 2).tolist()}
     page = ask(host, model=bundle.name, trials=UploadedTrials(**half))
     assert page["baseline"]["loss"] is not None
@@ -231,14 +234,14 @@ def test_trials_in_any_form_give_the_same_numbers(server: Any, host: Host) -> No
     for model in MODELS:
         trials = part_of(host.bundle(model), 12)
         lists, file = as_json(trials), save(trials._asdict())
-        asked: dict[str, Any] = {"model": model, "resamples": 20}
+        asked: dict[str, Any] = {"model": model, "resamples": 100}
         with HttpClient(server.url) as http, GrpcClient(server.grpc_address) as over_grpc:
             found = [
                 client.trials(ABLATIONS[model], brought, **asked)
                 for client in (http, over_grpc)
                 for brought in (lists, file)
             ]
-            own = http.trials(ABLATIONS[model], model=model, resamples=20)
+            own = http.trials(ABLATIONS[model], model=model, resamples=100)
         assert found == [found[0]] * 4 and found[0].num_trials == 12
         assert own.num_trials == host.bundle(model).trials.mask.shape[1]
         everything = ask(host, save(host.bundle(model).trials._asdict()), **asked)
@@ -261,14 +264,14 @@ WRONG: list[tuple[str, str, Callable[[dict[str, Array]], Any], str, str]] = [
         "dtype",
         lambda a: a.update(inputs=a["inputs"].astype(np.float64)),
         "inputs",
-        "found float64, expected float32",
+        "found float64, expected float32; save it as float32",
     ),
     (
         "small-copy",
         "width",
         lambda a: a.update(inputs=a["inputs"][..., :1]),
         "inputs",
-        "found shape [23, 4, 1], expected [T, N, 2]",
+        "found shape [23, 4, 1], expected [T, N, 2] (T steps, N trials); bring some of each",
     ),
     (
         "small-copy",
@@ -348,14 +351,20 @@ def test_a_file_that_is_not_as_the_task_wants_it_is_refused_by_field(
         ({"trials": {"inputs": [["a"]], "targets": []}}, "trials.inputs", "expected lists of num"),
         ({"trials": {"inputs": [[[True, True]]], "targets": []}}, "trials.inputs", "numbers"),
         ({"trials": {"inputs": [[[None, 1]]], "targets": []}}, "trials.inputs", "numbers"),
-        ({"trials": {"inputs": [[[1e300, 1]]], "targets": []}}, "trials.targets", "found shape"),
+        (
+            {"trials": {"inputs": [[[1e300, 1]]], "targets": []}},
+            "trials.inputs",
+            "found 1e+300, ex",
+        ),
         ({"safetensors": "%"}, "safetensors", "found no base64"),
         ({"safetensors": "gASVBQ=="}, "safetensors", "found no safetensors file"),
         ({"safetensors": "", "trials": {"inputs": [], "targets": []}}, "safetensors", "beside"),
         ({"resamples": 10_001}, "resamples", "10000 (max_resamples)"),
+        ({"resamples": 1}, "resamples", "found 1, expected 100 to 10000, or 0 for no intervals"),
         ({"seed": -1}, "seed", "greater than or equal to 0"),
         ({"model": TEXT}, "model", "expected a model of a task: small-copy, small-list-ops"),
-        ({"ablation": {"edits": [{"op": "zero"}]}}, "ablation.edits[0].target", "None"),
+        ({"ablation": {"edits": [{"op": "zero"}]}}, "ablation.edits[0].target", "nothing"),
+        ({"seed": True}, "seed", "found true, expected"),
     ],
 )
 def test_a_request_that_is_not_as_expected_is_refused_by_field(
@@ -464,7 +473,7 @@ def test_the_plain_model_runs_once_on_its_own_trials(host: Host) -> None:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_every_wire_and_client_answers_alike(server: Any, host: Host, model: str) -> None:
-    asked: dict[str, Any] = {"model": model, "resamples": 30, "seed": 4}
+    asked: dict[str, Any] = {"model": model, "resamples": 100, "seed": 4}
 
     async def later() -> Any:
         async with AsyncHttpClient(server.url) as client:
@@ -522,6 +531,34 @@ def test_the_command_takes_a_file_of_trials(server: Any, host: Host, tmp_path: P
     command += ["--trials", str(tmp_path / "mine.safetensors")]
     found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert json.loads(found.stdout)["num_trials"] == 6
+
+
+def test_the_command_takes_trials_in_json_and_names_the_file_of_wrong_ones(
+    server: Any, host: Host, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trials = part_of(host.bundle("small-copy"), 6)
+    pages = {"safetensors": save(trials._asdict()), "json": json.dumps(as_json(trials)).encode()}
+    wrong = trials._replace(inputs=trials.inputs.astype(np.float64))._asdict()
+    words = ["trials", "--model", "small-copy", "--json", "--trials"]
+    for where in (["--url", server.url], ["--url", server.grpc_address, "--grpc"]):
+        found = list[Any]()
+        for kind, content in pages.items():
+            (tmp_path / f"mine.{kind}").write_bytes(content)
+            assert main([*words, str(tmp_path / f"mine.{kind}"), *where]) == 0
+            found.append(json.loads(capsys.readouterr().out))
+        assert found[0] == found[1] and found[0]["num_trials"] == 6
+        refused: list[tuple[bytes, str]] = [
+            (save(wrong), "inputs: found float64, expected float32; save it as float32"),
+            (b"[1]", "found a list in "),
+            (b'{"inputs": NaN, "targets": []}', "trials.inputs: found NaN, expected a finite"),
+            (b'{"inputs": [[[1e300, 1]]], "targets": [[[1, 1]]]}', "expected at most 3.403e+38"),
+            (b"PK", "found no safetensors file"),
+        ]
+        for content, said in refused:
+            (path := tmp_path / "wrong").write_bytes(content)
+            assert main([*words, str(path), *where]) == 1
+            err = capsys.readouterr().err
+            assert said in err and str(path) in err and err.count("\n") == 1
 
 
 def test_rows_hold_every_score_with_its_interval(server: Any) -> None:

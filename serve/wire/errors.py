@@ -19,7 +19,6 @@ Retry-After goes with `queue_full`, and with `rate_limited` where the rate is th
 the time until the next request fits. gRPC says it as `torsor-retry-after-s`, in trailing metadata.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 HTTP_STATUS = {
@@ -99,37 +98,6 @@ class RequestError(Exception):
 def invalid(field: str, problem: str) -> RequestError:
     """A field that isn't as expected."""
     return RequestError("invalid_request", f"{_printable(field, MAX_FIELD)}: {problem}", field)
-
-
-def shown(value: Any, length: int = 80) -> str:
-    """The first characters of a value's `repr`: no more of a long list is looked at."""
-    text = ""
-    for piece in _pieces(value, length):
-        text += piece
-        if len(text) >= length:
-            break
-    return text[:length]
-
-
-def _pieces(value: Any, length: int) -> Iterator[str]:
-    if isinstance(value, str | bytes):
-        yield repr(value[:length])
-    elif isinstance(value, list):
-        yield "["
-        for place, item in enumerate(value):
-            yield ", " if place else ""
-            yield from _pieces(item, length)
-        yield "]"
-    elif isinstance(value, dict):
-        yield "{"
-        for place, (key, item) in enumerate(value.items()):
-            yield ", " if place else ""
-            yield from _pieces(key, length)
-            yield ": "
-            yield from _pieces(item, length)
-        yield "}"
-    else:
-        yield repr(value)
 
 
 def _printable(text: str, length: int) -> str:

@@ -2,7 +2,8 @@
 
 from pydantic import ValidationError
 
-from serve.wire.errors import RequestError, invalid, shown
+from serve.wire.errors import RequestError, invalid
+from serve.wire.shown import shown
 
 LIMIT_OF = {  # a field's largest value or length
     "prompt": "max_prompt_characters",
@@ -38,7 +39,7 @@ def explain(error: ValidationError) -> RequestError:
         most, least = bounds.get("max_length"), bounds.get("min_length")
         expected = f"at most {most}" if most is not None else f"at least {least}"
         return invalid(field, f"found {len(first['input'])} entries, expected {expected}")
-    found = shown(first["input"])
+    found = shown(first["input"], 80)
     expected = first["msg"].removeprefix("Input should be ")
     remedy = "; the server honours nothing else" if first["type"] == "literal_error" else ""
     remedy += _limit_name(field, first["type"])

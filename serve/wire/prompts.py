@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import PlainValidator, WithJsonSchema
 
-from serve.wire.errors import shown
+from serve.wire.shown import shown
 
 MAX_PROMPT_CHARACTERS = 1_000_000
 
@@ -38,14 +38,14 @@ def _check(value: Any) -> Any:
     if isinstance(value, str):
         return _check_text(value)
     if not isinstance(value, list):
-        raise ValueError(f"prompt: found {shown(value)}, {_EXPECTED}")
+        raise ValueError(f"prompt: found {shown(value, 80)}, {_EXPECTED}")
     if not value:
         raise ValueError("prompt: found an empty list, expected at least one prompt or token id")
     if all(isinstance(item, str) for item in value):
         return [_check_text(item) for item in value]
     if _is_indices(value) or all(isinstance(item, list) and _is_indices(item) for item in value):
         return value
-    raise ValueError(f"prompt: found {shown(value)}, {_EXPECTED}")
+    raise ValueError(f"prompt: found {shown(value, 80)}, {_EXPECTED}")
 
 
 def _check_text(text: str) -> str:

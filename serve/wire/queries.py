@@ -14,6 +14,7 @@ from serve.wire.strict import Strict
 MAX_EDITS = 64  # of one ablation
 MAX_COMPARED = 64  # ablations in one comparison
 MAX_TOP = 256  # characters of a distribution that are named
+MIN_RESAMPLES = 100  # of which an interval's ends can be told
 MAX_RESAMPLES = 10_000
 MAX_UPLOAD_CHARACTERS = 12 << 20  # of a safetensors file in base64
 MAX_SWEEP_TEXT = 100_000  # characters
@@ -39,14 +40,32 @@ class CompareRequest(Strict):
     ablations: list[AblationJson] = Field(min_length=1, max_length=MAX_COMPARED)
     top: int = Field(10, ge=1, le=MAX_TOP, description="characters of each distribution to name")
 
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        seen = {"baseline": "the plain model's"}
+        for index, ablation in enumerate(self.ablations):
+            name = ablation.get("name")
+            if isinstance(name, str) and name in seen:
+                found = f"ablations[{index}].name: found {name!r:.60}, which is {seen[name]}"
+                raise ValueError(f"{found}, expected one of its own; choose another name")
+            if isinstance(name, str) and name:
+                seen[name] = f"that of ablations[{index}]"
+        return self
+
 
 class UploadedTrials(Strict):
     """Trials that a caller brings: N of T steps. `serve.manifest` says what each part is."""
 
-    inputs: list[Any]  # (T, N) or (T, N, X)
-    targets: list[Any]  # (T, N) or (T, N, Y); pooled: T is 1
+    inputs: list[Any] = Field(
+        description="shape (T, N, X): T steps, N trials, X the input_size of the model's task "
+        "(GET /v1/models), numbers of float32; of a task of characters (T, N), whole numbers"
+    )
+    targets: list[Any] = Field(
+        description="shape (T, N, Y): Y the output_size, numbers of float32; of classes (T, N), "
+        "whole numbers; of a pooled task T is 1"
+    )
     mask: list[list[Annotated[float, Field(ge=0, le=1)]]] | None = Field(
-        None, description="(T, N), 1 where a step counts; left out: every step does"
+        None, description="shape (T, N), 1 where a step counts; left out: every step does"
     )
 
 
@@ -59,10 +78,14 @@ class TrialsRequest(Strict):
     safetensors: str | None = Field(
         None,
         max_length=MAX_UPLOAD_CHARACTERS,
-        description="the same three as a safetensors file in base64, instead of `trials`",
+        description="the same three as a safetensors file in base64, instead of `trials`; vectors "
+        "and mask are float32 in it, characters and classes int64",
     )
     resamples: int = Field(
-        1000, ge=0, le=MAX_RESAMPLES, description="of the trials, for the intervals; 0: none"
+        1000,
+        ge=0,
+        le=MAX_RESAMPLES,
+        description=f"of the trials, for the intervals, {MIN_RESAMPLES} or more; 0: none",
     )
     seed: int = Field(0, ge=0, le=MAX_SEED, description="of the resamples")
 
@@ -70,6 +93,11 @@ class TrialsRequest(Strict):
     def _check_one(self) -> Self:
         if self.trials is not None and self.safetensors is not None:
             raise ValueError("safetensors: found beside trials, expected one of them")
+        if 0 < self.resamples < MIN_RESAMPLES:
+            expected = f"{MIN_RESAMPLES} to {MAX_RESAMPLES}, or 0 for no intervals"
+            raise ValueError(
+                f"resamples: found {self.resamples}, expected {expected}; ask for more"
+            )
         return self
 
 

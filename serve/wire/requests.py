@@ -7,9 +7,10 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from serve.wire.errors import invalid, shown
+from serve.wire.errors import invalid
 from serve.wire.explain import explain, unknown_field
 from serve.wire.prompts import MAX_PROMPT_CHARACTERS, Prompt, PromptField, prompt_list
+from serve.wire.shown import shown
 from serve.wire.strict import Strict
 
 MAX_TOKENS = 1_000_000  # that a request may take, prompt and text of all choices together
@@ -122,7 +123,7 @@ class GenerateRequest(Strict):
         for key, value in (self.logit_bias or {}).items():
             if not key.isascii() or not key.isdigit() or len(key) > MAX_INDEX_DIGITS:
                 raise ValueError(
-                    f"logit_bias: found key {shown(key)}, expected a character's index"
+                    f"logit_bias: found key {shown(key, 80)}, expected a character's index"
                 )
             if not -100 <= value <= 100:
                 raise ValueError(f"logit_bias.{key}: found {value}, expected -100 to 100")
@@ -270,7 +271,7 @@ def parse_request(kind: type[Request], value: Any) -> Request:
     A field that is null is left out, as OpenAI's clients mean it.
     """
     if not isinstance(value, dict):
-        raise invalid("body", f"found {shown(value)}, expected a JSON object")
+        raise invalid("body", f"found {shown(value, 80)}, expected a JSON object")
     value = {k: v for k, v in value.items() if v is not None or k not in kind.model_fields}
     if len(value) > len(kind.model_fields):  # one is unknown; pydantic would look at all of them
         raise unknown_field(next(key for key in value if key not in kind.model_fields))
