@@ -58,7 +58,8 @@ class GrpcEntrance(grpc.aio.ServerInterceptor):
                         reply = await _answered(handler, request, context, patience)
                         call.status = "OK"
                         return reply
-                    raise asyncio.CancelledError  # nobody reads: gRPC lets go of the call
+                    # Nobody reads. Whoever comes back to it finds why; nobody waits for that here.
+                    await asyncio.wait_for(abort(context, patience.error()), 1.0)
                 except RequestError as error:  # the gate's; handlers end the call themselves
                     await abort(context, error)
                 finally:

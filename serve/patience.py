@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from serve.wire.errors import RequestError
+
 
 class Patience:
     """Cancels the task that it was made in once one of its writes has waited for so long.
@@ -27,6 +29,11 @@ class Patience:
     def end(self) -> None:
         """The write has ended."""
         self._since = 0.0
+
+    def error(self) -> RequestError:
+        """Why it is over."""
+        sentence = f"what was sent was left unread for {self.limit_s} s; read faster"
+        return RequestError("timeout", sentence)
 
     @contextmanager
     def watch(self) -> Iterator[None]:

@@ -7,18 +7,22 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import grpc
 import pytest
 import uvicorn
 
 from serve.access import Key, hash_key
 from serve.entrance import Entrance
 from serve.gate import Gate
+from serve.grpc_server import start_grpc_server
 from serve.host import Host
 from serve.http_entrance import HttpEntrance
 from serve.openai_api import make_app
 from serve.patience import Patience
 from serve.runtime import load_bundles
 from serve.settings import SHIPPED
+from serve.wire import torsor_pb2 as pb
+from serve.wire import torsor_pb2_grpc as rpc
 
 TANH = "tanh-rnn-shakespeare"
 KEY = "a key of a client that does not read"
@@ -77,6 +81,31 @@ def test_who_reads_nothing_keeps_neither_slot_nor_place(host: Host, stream: bool
                 await until(lambda: host.engine.num_running == 0)
             for connection in connections:
                 connection.close()
+
+    asyncio.run(work())
+
+
+def test_who_reads_nothing_over_grpc_keeps_neither_slot_nor_place(
+    host: Host, free_tcp_port: int
+) -> None:
+    asked = pb.GenerateRequest(prompt="A", max_tokens=9_500, logprobs=20)
+    metadata = (("authorization", f"Bearer {KEY}"),)
+
+    async def work() -> None:
+        gate = Gate([Key(name="one", sha256=hash_key(KEY), max_concurrent=1)])
+        address = f"127.0.0.1:{free_tcp_port}"
+        server, _ = await start_grpc_server(host, address, Entrance(gate, patience_s=0.4))
+        narrow = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1 << 16)]
+        with grpc.insecure_channel(address, options=narrow) as channel:
+            stub: Any = rpc.TorsorStub(channel)  # type: ignore[no-untyped-call]  # generated
+            for _ in range(2):
+                answer = await asyncio.to_thread(stub.Generate, asked, metadata=metadata)
+                await until(lambda: gate._accounts[0].num_running == 1)
+                await until(lambda: gate._accounts[0].num_running == 0)
+                await until(lambda: host.engine.num_running == 0)
+                with pytest.raises(grpc.RpcError, match="left unread for 0.4 s"):
+                    await asyncio.to_thread(list, answer)
+        await server.stop(0)
 
     asyncio.run(work())
 
