@@ -4,6 +4,7 @@ import functools
 import json
 import math
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -428,15 +429,11 @@ def test_frozen_parameters_are_kept_without_moments(tmp_path: Path) -> None:
 # --- several processes
 
 
-@pytest.mark.slow
-def test_two_processes_do_what_one_does(
-    text_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    more = ("--iterations", "12", "--valid-every", "6", "--seeds", "0,1")
-    two, one = tmp_path / "two", tmp_path / "one"
+def run_twofold(arguments: list[str]) -> str:
+    """What a command says that two processes follow."""
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     done = subprocess.run(
-        [sys.executable, *torchrun, "-m", "train", "--", *command(text_file, two, *more)],
+        [sys.executable, *torchrun, "-m", "train", "--", *arguments],
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error::UserWarning"},
         capture_output=True,
@@ -444,8 +441,26 @@ def test_two_processes_do_what_one_does(
         timeout=240,
     )
     assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_two_processes_do_what_one_does_and_go_on_to_the_bits_of_straight_ones(
+    text_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    times = ("--valid-every", "6", "--checkpoint-every", "6")
+    more = ("--iterations", "12", *times, "--seeds", "0,1")
+    two, one, stopped = (tmp_path / name for name in ("two", "one", "stopped"))
+    said = run_twofold(command(text_file, two, *more))
     assert main(command(text_file, one, *more)) == 0
-    assert done.stdout.count("\n") == capsys.readouterr().out.count("\n")
+    assert said.count("\n") == capsys.readouterr().out.count("\n")
+    shutil.copytree(two, stopped)
+    for seed in ("seed-0", "seed-1"):
+        shutil.rmtree(find_checkpoint(stopped / seed))
+        assert find_checkpoint(stopped / seed).name == "checkpoint-000006"
+    run_twofold(command(text_file, stopped, *more, "--resume"))
+    for seed in ("seed-0", "seed-1"):
+        assert_same_bits(stopped / seed, two / seed)
     for seed in ("seed-0", "seed-1"):
         found, expected = parameters_of(two / seed), parameters_of(one / seed)
         assert found.keys() == expected.keys()
