@@ -4,6 +4,7 @@ import functools
 import json
 import math
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from train.__main__ import main
 from train.checkpoint import FILES, find_checkpoint, read_checkpoint
 from train.diagnosis import diagnose, eigen_angles, root_mean_square
 from train.dropout import drop, dropped_weights
+from train.groups.choice import group_names
 from train.loop import train_iteration
 from train.model import Model, State, Target, Weights, family, family_names, scan_reference
 from train.presets import BUDGETS, count_parameters, fit_sizes
@@ -427,15 +429,11 @@ def test_frozen_parameters_are_kept_without_moments(tmp_path: Path) -> None:
 # --- several processes
 
 
-@pytest.mark.slow
-def test_two_processes_do_what_one_does(
-    text_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    more = ("--iterations", "12", "--valid-every", "6", "--seeds", "0,1")
-    two, one = tmp_path / "two", tmp_path / "one"
+def run_twofold(arguments: list[str]) -> str:
+    """What a command says that two processes follow."""
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     done = subprocess.run(
-        [sys.executable, *torchrun, "-m", "train", "--", *command(text_file, two, *more)],
+        [sys.executable, *torchrun, "-m", "train", "--", *arguments],
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error::UserWarning"},
         capture_output=True,
@@ -443,8 +441,26 @@ def test_two_processes_do_what_one_does(
         timeout=240,
     )
     assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_two_processes_do_what_one_does_and_go_on_to_the_bits_of_straight_ones(
+    text_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    times = ("--valid-every", "6", "--checkpoint-every", "6")
+    more = ("--iterations", "12", *times, "--seeds", "0,1")
+    two, one, stopped = (tmp_path / name for name in ("two", "one", "stopped"))
+    said = run_twofold(command(text_file, two, *more))
     assert main(command(text_file, one, *more)) == 0
-    assert done.stdout.count("\n") == capsys.readouterr().out.count("\n")
+    assert said.count("\n") == capsys.readouterr().out.count("\n")
+    shutil.copytree(two, stopped)
+    for seed in ("seed-0", "seed-1"):
+        shutil.rmtree(find_checkpoint(stopped / seed))
+        assert find_checkpoint(stopped / seed).name == "checkpoint-000006"
+    run_twofold(command(text_file, stopped, *more, "--resume"))
+    for seed in ("seed-0", "seed-1"):
+        assert_same_bits(stopped / seed, two / seed)
     for seed in ("seed-0", "seed-1"):
         found, expected = parameters_of(two / seed), parameters_of(one / seed)
         assert found.keys() == expected.keys()
@@ -556,12 +572,58 @@ def assert_scan_is_loop(model: Model, xs: Tensor) -> None:
     [
         *((name, "flip-flop") for name in family_names() if name != "sparse-xor"),
         *(("lstm", "list-ops"), ("osm-rnn", "list-ops"), ("sparse-xor", "sparse-xor")),
+        *(("tanh-rnn", "copy"), ("lru", "sine"), ("rotrnn", "integration"), ("lstm", "adding")),
+        *(("osm-rnn", "mnist"), ("lightning", "spoken-digits")),
     ],
 )
 def test_runs_on_tasks_go_on_to_the_bits_of_a_straight_one(
-    tmp_path: Path, name: str, task: str
+    request: pytest.FixtureRequest, tmp_path: Path, name: str, task: str
 ) -> None:
-    straight, stopped = (start(tmp_path / x, name, task) for x in ("straight", "stopped"))
+    if task in NEED_DATA:
+        request.getfixturevalue("data_dir")
+    assert_resumes_to_the_same_bits(tmp_path, name, task)
+
+
+@pytest.mark.parametrize("name", ["osm-rnn", "osm-former", "transformer"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *({"schedule": "cosine"}, {"weight_decay": 0.3}, {"precision": "bf16"}),
+        {"schedule": "cosine", "weight_decay": 0.3, "precision": "bf16"},
+    ],
+    ids=lambda settings: " ".join(map(str, settings.values())),
+)
+def test_runs_of_any_settings_go_on_to_the_bits_of_a_straight_one(
+    tmp_path: Path, name: str, settings: dict[str, Any]
+) -> None:
+    plain = start(tmp_path / "plain", name)
+    iterate(plain, 6)
+    save_run(plain)
+    assert_resumes_to_the_same_bits(tmp_path, name, "flip-flop", **settings)
+    one, other = (parameters_of(tmp_path / folder) for folder in ("plain", "straight"))
+    assert any(not torch.equal(one[key], other[key]) for key in one)
+
+
+@pytest.mark.parametrize("task", ["flip-flop", "list-ops"])
+@pytest.mark.parametrize("group", group_names())
+@pytest.mark.parametrize("name", ["osm-rnn", "osm-former"])
+def test_coarse_products_leave_groups_exact(
+    tmp_path: Path, name: str, group: str, task: str
+) -> None:
+    settings = settings_of(name, task, 10, precision="bf16")
+    run = start_run(tmp_path, name, {"d": 3, "group": group}, settings, SHORT[task])
+    iterate(run, 2)
+    weights, state = run.model.weights(), run.model.init_state(4)
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        for x in run.task.sample(4, run.generator).inputs:
+            state = run.model.update(weights, state, x)
+    assert all(value.dtype == torch.float32 for value in state.values())
+    H = run.model.elements(state)
+    assert H is not None and torch.allclose(H.mT @ H, torch.eye(H.shape[-1]), atol=1e-5)
+
+
+def assert_resumes_to_the_same_bits(folder: Path, name: str, task: str, **settings: Any) -> None:
+    straight, stopped = (start(folder / x, name, task, **settings) for x in ("straight", "stopped"))
     iterate(straight, 6)
     iterate(stopped, 3)
     save_run(stopped)

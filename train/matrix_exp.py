@@ -57,11 +57,12 @@ def matrix_exp(S: Tensor) -> Tensor:  # (..., d, d) -> (..., d, d)
         )
         return exported
     with torch.autocast(S.device.type, enabled=False):
-        return _exact_exp(_exact(S))
+        return _exact_exp(exact(S))
 
 
-def _exact(S: Tensor) -> Tensor:
-    return S.float() if S.dtype == torch.bfloat16 else S  # 8 bits are too few to stay on a group
+def exact(S: Tensor) -> Tensor:
+    """S in float32 if a coarse product made it: 8 bits are too few to stay on a group."""
+    return S.float() if S.dtype == torch.bfloat16 else S
 
 
 def _exact_exp(S: Tensor) -> Tensor:
@@ -85,7 +86,7 @@ def ortho_step(H: Tensor, S: Tensor) -> Tensor:  # (..., d, d), (..., d, d) -> (
         )
         return exported
     with torch.autocast(S.device.type, enabled=False):
-        H, S = _exact(H), _exact(S)
+        H, S = exact(H), exact(S)
         if not native.available(H, S):
             return H @ _exact_exp(S)
         _tell(S)

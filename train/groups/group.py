@@ -14,6 +14,8 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
+from train.matrix_exp import exact
+
 
 class Group(ABC):
     """A compact matrix group.
@@ -59,7 +61,10 @@ class Group(ABC):
 
     def move(self, H: Tensor, X: Tensor) -> Tensor:
         """H exp(X): (..., n, n), (..., n, n) -> (..., n, n)."""
-        return H @ self.exp(X)
+        if torch.onnx.is_in_onnx_export():
+            return H @ self.exp(X)
+        with torch.autocast(H.device.type, enabled=False):
+            return exact(H) @ self.exp(X)
 
     @abstractmethod
     def contains(self, H: Tensor, tolerance: float = 1e-4) -> tuple[bool, float]:

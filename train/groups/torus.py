@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from train.groups.group import Group, checked_size, orthogonality_error
+from train.matrix_exp import exact
 
 
 class _Planes(Group):
@@ -48,7 +49,7 @@ class _Planes(Group):
 
     def exp(self, X: Tensor) -> Tensor:
         """[[cos θ, -sin θ], [sin θ, cos θ]] on each plane."""
-        angles = self._imag(X.flatten(-2))
+        angles = self._imag(exact(X).flatten(-2))
         return self._matrix(torch.cos(angles), torch.sin(angles))
 
     def contains(self, H: Tensor, tolerance: float = 1e-4) -> tuple[bool, float]:

@@ -147,10 +147,8 @@ class OsmFormer(Windowed):
         n, W = self.group.size, self.config.context
         H = self.group.identity().to(self.tokens).expand(batch, -1, -1).contiguous()
         seen = {SEEN: torch.zeros(batch, W - 1).to(self.tokens)}
-        windows = {
-            f"layers.{layer}": torch.zeros(batch, W - 1, n, n).to(self.tokens)
-            for layer in self._ks()
-        }
+        window = torch.zeros(batch, W - 1, n, n).to(self.tokens)
+        windows = {f"layers.{layer}": window.clone() for layer in self._ks()}
         return {"H": H, **seen, **windows}
 
     def update(self, weights: Weights, state: State, x: Tensor) -> State:

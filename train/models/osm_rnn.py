@@ -108,7 +108,8 @@ class OsmRnn(Model):
         table, mixing = weights["input"], weights.get("mixing")
         if is_native(self.group, weights, "mixing", table):
             rows = xs if not xs.is_floating_point() else _indices(xs)
-            table = table if rows is xs else drive(table, xs).flatten(0, 1)
+            # autocast makes coarse products; a state and what moves it are of one kind
+            table = table if rows is xs else drive(table, xs).flatten(0, 1).to(table)
             Hs = osm_scan(table, rows, state["H"], mixing)  # (T, B, n, n)
         else:
             Hs = self._loop(weights, state["H"], drive(table, xs))
