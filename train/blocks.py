@@ -140,7 +140,7 @@ class PlaneStack(Model):
             *(target for index in layers for target in self._layer_targets(index)),
             *(target for index in layers for target in self._plane_targets(index)),
             Target(
-                "readout", "readout", ("zero",), "readout matrix: from the last layer to outputs"
+                "readout", "readout", ("zero",), "readout matrix: last layer to outputs"
             ),
         ]
 

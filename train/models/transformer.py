@@ -194,7 +194,7 @@ class Transformer(Windowed):
         return found + [
             Target("input", "input", ("zero",), "table of what stands for each input"),
             Target(
-                "readout", "readout", ("zero",), "readout matrix: from the last layer to outputs"
+                "readout", "readout", ("zero",), "readout matrix: last layer to outputs"
             ),
         ]
 
