@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from clients.errors import TorsorError
 from clients.query_parsers import add_ablation, add_compare, add_trials
@@ -69,19 +69,7 @@ def make_parser() -> argparse.ArgumentParser:
     add_ablation(generate)
     generate.add_argument("--save-state", metavar="FILE", help="write the state at the end to FILE")
     generate.add_argument("--state", metavar="FILE", help="go on from the state in FILE")
-    ablate = commands.add_parser(
-        "ablate",
-        allow_abbrev=False,
-        parents=[sampling, server],
-        help="the same prompt with and without an ablation",
-        description="Write the same prompt's text with and without an ablation, under the same "
-        "random numbers; with --text, score a text both ways.",
-    )
-    _add_prompt(ablate)
-    ablate.add_argument(
-        "--text", metavar="FILE", help="score this text both ways instead of writing; -: stdin"
-    )
-    add_ablation(ablate, required=True)
+    _add_ablate(commands, [sampling, server])
     _add_score(
         commands.add_parser(
             "score", allow_abbrev=False, parents=[server], help="bits per character of a text"
@@ -157,6 +145,22 @@ def _add_unknown(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--unknown", choices=choices, help="characters outside the vocabulary (error)"
     )
+
+
+def _add_ablate(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
+    ablate = commands.add_parser(
+        "ablate",
+        allow_abbrev=False,
+        parents=parents,
+        help="the same prompt with and without an ablation",
+        description="Write the same prompt's text with and without an ablation, under the same "
+        "random numbers; with --text, score a text both ways.",
+    )
+    _add_prompt(ablate)
+    ablate.add_argument(
+        "--text", metavar="FILE", help="score this text both ways instead of writing; -: stdin"
+    )
+    add_ablation(ablate, required=True)
 
 
 def _add_score(parser: argparse.ArgumentParser) -> None:

@@ -1,6 +1,7 @@
 """Every family keeps the contract: parameters -> weights -> step, and a scan that is its loop."""
 
 import dataclasses
+import re
 from typing import Any
 
 import pytest
@@ -183,7 +184,7 @@ def test_targets_name_weights_that_exist(name: str, sizes: dict[str, str]) -> No
     for target in targets:
         weight = weights[target.weight]
         assert target.ops and set(target.ops) <= set(KEYS)
-        assert target.meaning
+        assert target.meaning and not re.search("character|logit", target.meaning)  # tasks too
         for (start, stop), size in zip(target.slice or (), weight.shape, strict=False):
             assert 0 <= start < stop <= size
         if {"schur", "identity"} & set(target.ops) and target.slice is None:

@@ -71,5 +71,5 @@ PROTOTYPES = Target(
     "prototypes",
     "readout.prototypes",
     ("zero",),
-    "group elements that the logits compare the state with",
+    "group elements that the outputs compare the state with",
 )

@@ -142,7 +142,7 @@ class Lightning(Model):
         """Q, K, V, γ, μ and the MLP of every layer, and the rows of Q, K and V of every head."""
         whole = [target for i in range(self.config.layers) for target in self._layer_targets(i)]
         heads = [target for i in range(self.config.layers) for target in self._head_targets(i)]
-        meaning = "readout matrix: from the last layer to logits"
+        meaning = "readout matrix: from the last layer to outputs"
         tokens = Target("input", "input", ("zero",), "table of what stands for each input")
         return [*whole, *heads, Target("readout", "readout", ("zero",), meaning), tokens]
 
@@ -169,7 +169,7 @@ class Lightning(Model):
         if c.decay == "learned":
             found += [("decay", "decay", ("zero",), f"γ of {layer}: 0 forgets all but the present")]
         if c.block == "residual":
-            shift = f"μ of {layer}: how much Q, K and V see of the character before"
+            shift = f"μ of {layer}: how much Q, K and V see of the input before"
             found += [("shift", "shift", ("zero",), shift)]
             found += [("mlp", "mlp.down", ("zero",), f"what the MLP of {layer} adds")]
         name = f"layers.{index}."

@@ -133,8 +133,8 @@ class Lstm(Model):
             name, meaning = f"layers.{k}.input", f"input matrix of all gates, layer {k}"
             found.append(Target(name, name, ("zero",), meaning))
         return found + [
-            Target("input", "input", ("zero",), "table of what stands for each character"),
-            Target("readout", "readout", ("zero",), "readout matrix: from h to logits"),
+            Target("input", "input", ("zero",), "table of what stands for each input"),
+            Target("readout", "readout", ("zero",), "readout matrix: from h to outputs"),
         ]
 
     def symmetries(self) -> list[Symmetry]:

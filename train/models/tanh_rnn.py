@@ -129,8 +129,8 @@ class TanhRnn(Model):
         recurrent = "recurrent matrix W_hh: how the state drives the next state"
         return [
             Target("recurrent", "recurrent", ("schur", "zero", "identity"), recurrent),
-            Target("input", "input", ("zero",), "input matrix W_xh: what each character adds"),
-            Target("readout", "readout", ("zero",), "readout matrix W_hy: from state to logits"),
+            Target("input", "input", ("zero",), "input matrix W_xh: what each input adds"),
+            Target("readout", "readout", ("zero",), "readout matrix W_hy: from state to outputs"),
         ]
 
     def symmetries(self) -> list[Symmetry]:

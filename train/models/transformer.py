@@ -192,8 +192,10 @@ class Transformer(Windowed):
             meaning = f"output matrix of the MLP of layer {k}: without it the layer has none"
             found.append(Target(f"layers.{k}.mlp", f"layers.{k}.mlp.down", ("zero",), meaning))
         return found + [
-            Target("input", "input", ("zero",), "table of what stands for each character"),
-            Target("readout", "readout", ("zero",), "readout matrix: from the output to logits"),
+            Target("input", "input", ("zero",), "table of what stands for each input"),
+            Target(
+                "readout", "readout", ("zero",), "readout matrix: last layer to outputs"
+            ),
         ]
 
     def symmetries(self) -> list[Symmetry]:
