@@ -23,6 +23,7 @@ import onnxruntime
 import torch
 from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
 from tqdm import tqdm
 
 from export.blocks import has_windows
@@ -217,9 +218,17 @@ def start_state(model: Model, feeds: Arrays) -> State:
     return choose(due, model.correct(state), state)
 
 
+class LogSoftmax(OpRun):
+    """onnx's own takes the logarithm of softmax: -inf where logits lie 104 or more apart."""
+
+    def _run(self, x: Array, axis: int = -1) -> tuple[Array]:
+        below = x - x.max(axis=axis, keepdims=True)
+        return (below - np.log(np.exp(below).sum(axis=axis, keepdims=True)),)
+
+
 def reference(graph: Path) -> Evaluate:
     """The model in onnx's own evaluator: standard operators and the functions in the file."""
-    evaluator = ReferenceEvaluator(onnx.load(graph))
+    evaluator = ReferenceEvaluator(onnx.load(graph), new_ops=[LogSoftmax])
     names = list(evaluator.output_names)
     return lambda feeds: dict(zip(names, evaluator.run(None, feeds), strict=True))
 

@@ -59,7 +59,7 @@ class _Unitary(Group):
 
         It leaves the phase of det H as it is, since ONNX has no complex determinant. For SU(d) that
         phase is therefore kept to rounding only: it wanders with the root of the number of steps,
-        in float32 to 2e-5 rad after 10,000 steps at d = 24.
+        in float32 to 2e-5 rad after 100,000 steps at d = 16.
         """
         C = _columns(H)
         H = _blocks(C)
