@@ -139,9 +139,7 @@ class PlaneStack(Model):
             Target("encoder", "encoder", ("zero",), "table of what stands for each input"),
             *(target for index in layers for target in self._layer_targets(index)),
             *(target for index in layers for target in self._plane_targets(index)),
-            Target(
-                "readout", "readout", ("zero",), "readout matrix: last layer to outputs"
-            ),
+            Target("readout", "readout", ("zero",), "readout matrix: last layer to outputs"),
         ]
 
     def symmetries(self) -> list[Symmetry]:

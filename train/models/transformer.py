@@ -193,9 +193,7 @@ class Transformer(Windowed):
             found.append(Target(f"layers.{k}.mlp", f"layers.{k}.mlp.down", ("zero",), meaning))
         return found + [
             Target("input", "input", ("zero",), "table of what stands for each input"),
-            Target(
-                "readout", "readout", ("zero",), "readout matrix: last layer to outputs"
-            ),
+            Target("readout", "readout", ("zero",), "readout matrix: last layer to outputs"),
         ]
 
     def symmetries(self) -> list[Symmetry]:
