@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from clients.errors import ServerError
+from clients.errors import ServerError, UnfitRequest
 from clients.grpc_client import GrpcClient
 from clients.http_client import AsyncHttpClient, HttpClient
 
@@ -31,6 +31,6 @@ def test_a_wrong_value_is_refused_before_sending_in_the_servers_words() -> None:
         with client, pytest.raises(ServerError, match="prompt") as caught:
             client.generate("\ud800")
         odd = {"edits": [{"target": "r", "op": "schur", "alpha": {1}}]}
-        with client, pytest.raises(ServerError) as caught:
+        with client, pytest.raises(UnfitRequest) as unfit:
             client.generate("x", ablation=odd)
-        assert caught.value.field == "ablation"
+        assert unfit.value.field == "ablation.edits[0].alpha"
