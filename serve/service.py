@@ -40,6 +40,7 @@ from serve.native.library import status
 from serve.open_inference_grpc import add_open_inference
 from serve.open_inference_rest import add_open_inference_paths
 from serve.openai_api import make_app
+from serve.request_timer import leave_out_timers
 from serve.runtime import DeviceError, choose_device, load_bundles
 from serve.saved_state import read_key
 from serve.settings import Settings, read_settings
@@ -53,7 +54,9 @@ from serve.tracing import bento_tracing
 from serve.wire.errors import RequestError
 from serve.wire.requests import ScoreRequest, TextRequest
 
-REQUEST_TIMEOUT_S = 660  # to the first byte of an answer; the engine's own limits are shorter
+REQUEST_TIMEOUT_S = (
+    660  # what BentoML's clients wait for a first byte; the engine's limits are less
+)
 WATCH_S = 1.0
 GC_THRESHOLD = 50_000  # new objects between collections
 STREAMING = [
@@ -112,6 +115,7 @@ class HealthMiddleware:
 
 
 teach_supervisor()
+leave_out_timers()
 ENTRANCE = Entrance()
 SETTINGS = checked_settings()
 APP = make_app(current_host, (add_sweep_paths,))

@@ -21,6 +21,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from servers import children, resident_bytes
 
 from clients.grpc_client import GrpcClient
 from clients.http_client import AsyncHttpClient, HttpClient
@@ -733,3 +734,24 @@ def test_the_server_scores_the_test_text_as_the_manifest_says(
         score = client.score(text[train + valid :], model=model)
     manifest = json.loads((SHIPPED / model / "manifest.json").read_text())
     assert score.baseline.bpc == pytest.approx(manifest["training"]["test_bpc"], abs=1e-5)
+
+
+def test_a_request_that_has_been_answered_leaves_nothing_behind(server: Any) -> None:
+    """BentoML's timers kept 5 KB of every request for eleven minutes."""
+
+    def resident() -> int:
+        found = [server.process.pid]
+        for pid in found:
+            found += children(pid)
+        return sum(map(resident_bytes, found))
+
+    with httpx.Client(base_url=server.url) as client:
+
+        def ask(times: int) -> None:
+            for _ in range(times):
+                assert client.get("/livez").status_code == 200
+
+        ask(300)
+        before = resident()
+        ask(1500)
+        assert resident() - before < 4 << 20
