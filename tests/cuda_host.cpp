@@ -66,7 +66,7 @@ static void mix_all(int count, const Real *H, const Real *A, const Real *G, Real
                            column);
         team.wait();
         for (Size b = 0; b < n; b++) {
-            move(team, d, H + b * dd, &v[b * D], E + b * dd, skew_series<Real>(), memory.data());
+            move(team, d, H + b * dd, &v[b * D], E + b * dd, move_series<Real>(), memory.data());
             team.wait();
         }
     });

@@ -11,6 +11,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from export.__main__ import main
+from export.matrix_exp import POLYNOMIAL
 from serve.manifest import (
     GRAPH_FILE,
     WEIGHTS_FILE,
@@ -67,14 +68,15 @@ def test_weights_that_the_graph_doesnt_compute_with_are_found(
     restate(bundle)
     assert check(bundle, capsys)[0] == 0  # both sides have the new weights: that is an edit
     graph = (bundle / GRAPH_FILE).read_bytes()
-    half_root = np.float32(0.70710678118654752440).tobytes()
-    assert half_root in graph
-    (bundle / GRAPH_FILE).write_bytes(graph.replace(half_root, np.float32(0.70).tobytes()))
+    coefficient = np.float64(POLYNOMIAL["d2"])
+    assert coefficient.tobytes() in graph
+    wrong = (coefficient * 0.99).tobytes()
+    (bundle / GRAPH_FILE).write_bytes(graph.replace(coefficient.tobytes(), wrong))
     restate(bundle)
     code, good = check(bundle, capsys)
     assert code == 1
     assert not good["parity"]
-    # Kernels don't ask the body what √½ is
+    # Kernels don't ask the body for its polynomial
     assert good["kernels"] or load() is None
 
 

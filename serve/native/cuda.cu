@@ -74,12 +74,12 @@ __global__ void __launch_bounds__(COLUMN_THREADS)
 
 template <class Real>
 __global__ void __launch_bounds__(MOST_THREADS)
-    move_kernel(const Real *H, const Real *v, Real *E, Size n, int d, Size D, Series<Real> skew,
+    move_kernel(const Real *H, const Real *v, Real *E, Size n, int d, Size D, Series<Real> series,
                 char *global, size_t bytes) {
     const Block block = this_block();
     void *memory = memory_of_block(global, bytes);
     for (Size b = blockIdx.x, dd = (Size)d * d; b < n; b += gridDim.x) {
-        move(block, d, H + b * dd, v + b * D, E + b * dd, skew, memory);
+        move(block, d, H + b * dd, v + b * D, E + b * dd, series, memory);
         block.wait();
     }
 }
@@ -176,7 +176,7 @@ static cudaError_t start_mix(const Real *H, const Real *A, const Real *G, Real *
             u, G, v, n, D);
     }
     move_kernel<Real><<<launch.blocks, threads_for(d), launch.shared, launch.stream>>>(
-        H, v, E, n, (int)d, D, skew_series<Real>(), launch.global, launch.bytes);
+        H, v, E, n, (int)d, D, move_series<Real>(), launch.global, launch.bytes);
     error = finish(&launch);
     const cudaError_t freed = u ? cudaFreeAsync(u, launch.stream) : cudaSuccess;
     return error ? error : freed;

@@ -51,6 +51,11 @@ Series<Real> general_series() {
     return series;
 }
 
+template <class Real>
+Series<Real> move_series() {
+    return sizeof(Real) == 4 ? skew_series<Real>() : general_series<Real>();
+}
+
 /* Memory of a team: four sums a row, and five matrices without padding. */
 template <class Real>
 struct Space {
@@ -217,10 +222,11 @@ BOTH void mix_column(Size D, Size count, const Real *u, const Real *G, Real *v, 
     for (int r = 0; r < MIXED && r < count; r++) v[r * D + column] = sums[r];
 }
 
-/* E = H exp(tangent(v)) of one matrix: S_ij = v_ij / √2 = -S_ji. */
+/* E = H exp(tangent(v)) of one matrix: S_ij = v_ij / √2 = -S_ji. `series` is `move_series`: in
+ * double that for any S, as in `exp_matrix`. */
 template <class Team, class Real>
 BOTH void move(const Team &team, int d, const Real *H, const Real *v, Real *E,
-               const Series<Real> &skew, void *memory) {
+               const Series<Real> &series, void *memory) {
     const Space<Real> w = space_in<Real>(memory, d);
     for (int place = team.thread; place < d * d; place += team.count) {
         const int i = place / d, j = place % d;
@@ -234,7 +240,8 @@ BOTH void move(const Team &team, int d, const Real *H, const Real *v, Real *E,
         fill_nan(team, d * d, E);
         return;
     }
-    multiply(team, d, E, H, exponential(team, d, w, skew, found.angle), H, (Real)1);
+    const double size = sizeof(Real) == 4 ? found.angle : found.norm;
+    multiply(team, d, E, H, exponential(team, d, w, series, size), H, (Real)1);
 }
 
 #endif
