@@ -68,9 +68,9 @@ def test_weights_that_the_graph_doesnt_compute_with_are_found(
     restate(bundle)
     assert check(bundle, capsys)[0] == 0  # both sides have the new weights: that is an edit
     graph = (bundle / GRAPH_FILE).read_bytes()
-    coefficient = np.float64(POLYNOMIAL["d2"])
+    coefficient = np.float64(POLYNOMIAL["d1"])
     assert coefficient.tobytes() in graph
-    wrong = (coefficient * 0.99).tobytes()
+    wrong = (coefficient * 0.9).tobytes()
     (bundle / GRAPH_FILE).write_bytes(graph.replace(coefficient.tobytes(), wrong))
     restate(bundle)
     code, good = check(bundle, capsys)
