@@ -29,6 +29,7 @@ from serve.engine import Limits
 from serve.entrance import Entrance
 from serve.gate import Gate
 from serve.grpc_server import set_serving, start_grpc_server
+from serve.heap import return_large_blocks
 from serve.host import Host
 from serve.http_entrance import HttpEntrance
 from serve.log import configure_log
@@ -143,6 +144,7 @@ class Torsor:
 
     def __init__(self) -> None:
         configure_log(SETTINGS.log_format)
+        return_large_blocks()
         ENTRANCE.tracing = bento_tracing()
         bundles = load_or_give_up(SETTINGS)
         limits = Limits(
