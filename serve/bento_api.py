@@ -11,12 +11,11 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import Response, StreamingResponse
 
-from serve import metrics
+from serve.error_answers import answer_to
+from serve.gone import unless_gone
 from serve.host import Host
 from serve.long_json import json_response
-from serve.openai_api import CLIENT_GONE, ClientGone, error_response, unless_gone
 from serve.scoring import score
-from serve.wire.errors import RequestError
 from serve.wire.requests import ScoreRequest, TextRequest
 from serve.writing import Writing, open_writing
 
@@ -37,7 +36,7 @@ async def text_stream(host: Host, http: Request, fields: Fields) -> Any:
             raise
         return StreamingResponse(_after(first, texts), media_type="text/plain")
 
-    return await _or_error(answer)
+    return await _or_error(http, answer)
 
 
 async def score_page(host: Host, http: Request, fields: Fields) -> Any:
@@ -47,7 +46,7 @@ async def score_page(host: Host, http: Request, fields: Fields) -> Any:
         request = ScoreRequest.model_construct(**fields)
         return await json_response(await unless_gone(http, score(host, request)))
 
-    return await _or_error(answer)
+    return await _or_error(http, answer)
 
 
 async def _texts(writing: Writing) -> AsyncIterator[str]:
@@ -68,13 +67,8 @@ async def _after(first: str, texts: AsyncIterator[str]) -> AsyncIterator[str]:
         yield text
 
 
-async def _or_error(work: Callable[[], Awaitable[Response]]) -> Response:
+async def _or_error(http: Request, work: Callable[[], Awaitable[Response]]) -> Response:
     try:
         return await work()
-    except RequestError as error:
-        return error_response(error)
-    except ClientGone:
-        return Response(status_code=CLIENT_GONE)
-    except Exception:
-        metrics.log.exception("a native call failed")
-        return error_response(RequestError("internal", "the server failed; see its log"))
+    except Exception as error:
+        return answer_to(error, http)

@@ -14,6 +14,7 @@ from starlette.types import Message, Receive, Scope, Send
 from serve import metrics
 from serve.answers import event_text
 from serve.call import note_error
+from serve.gone import until_gone
 from serve.wire.errors import RequestError
 
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -72,9 +73,3 @@ class EventResponse(Response):
         note_error(error.code)
         body = event_text(error.body()).encode()
         await send({"type": "http.response.body", "body": body, "more_body": True})
-
-
-async def until_gone(receive: Receive) -> None:
-    """Until the client has closed the connection."""
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -4,15 +4,16 @@ Plain ASGI: a chunk of a stream costs a look at its type and two at the clock, b
 copy.
 """
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serve.call import Call
+from serve.direct import Paths
 from serve.entrance import Entrance
+from serve.error_answers import error_response
 from serve.missing import missing_response
-from serve.openai_api import error_response
 from serve.patience import Patience
 from serve.wire.errors import RequestError
 
@@ -22,10 +23,12 @@ QUIET = ("/livez", "/readyz", "/healthz", "/metrics")  # asked every few seconds
 
 
 class HttpEntrance:
-    """ASGI middleware around everything that answers."""
+    """ASGI middleware around everything that answers; some paths are answered `direct`ly."""
 
-    def __init__(self, app: ASGIApp, entrance: Entrance) -> None:
-        self._app, self._entrance = app, entrance
+    def __init__(
+        self, app: ASGIApp, entrance: Entrance, direct: Callable[[], Paths] = dict
+    ) -> None:
+        self._app, self._entrance, self._direct = app, entrance, direct()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the request in, or answer why not."""
@@ -35,12 +38,13 @@ class HttpEntrance:
         path = scope["path"]
         method = f"{scope['method']} {path}"
         with self._entrance.open("http", method, headers, path in QUIET) as call:
+            app = self._direct.get((scope["method"], path), self._app)
             patience = Patience(self._entrance.patience_s)
             named = name_answer(call, scope, watch_writes(send, patience))
             try:
                 with self._entrance.admit(call, headers, needs_key(scope["method"], path)):
                     with patience.watch():
-                        await self._app(scope, receive, named)
+                        await app(scope, receive, named)
                     if patience.is_over:
                         call.error = "timeout"
             except RequestError as error:

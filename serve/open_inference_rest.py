@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 from serve.bodies import parse_body, read_body
 from serve.call import note_error
 from serve.docs import documented
+from serve.error_answers import error_response
+from serve.gone import unless_gone
 from serve.host import Host
 from serve.inference import MODEL_VERSION, infer, model_metadata, served, server_metadata
 from serve.long_json import json_response, json_text
 from serve.missing import allow_header, allowed_methods, missing
-from serve.openai_api import METHODS, error_response, unless_gone
+from serve.openai_api import METHODS
 from serve.tensors import datatype_of, from_bytes, from_numbers, to_bytes
 from serve.wire import pages
 from serve.wire.errors import RequestError, invalid

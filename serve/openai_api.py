@@ -4,18 +4,12 @@ What the fields mean and what goes wrong stands in serve/wire; what happens in s
 serve/scoring.py. Here is only how answers look on this wire.
 """
 
-import asyncio
-import math
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request
-from fastapi.responses import FileResponse, JSONResponse, Response
-from starlette.exceptions import HTTPException as AnyHTTPException
-from starlette.requests import ClientDisconnect
+from fastapi.responses import FileResponse, Response
 
-from serve import metrics
 from serve.ablation_page import ablation_schema
 from serve.answers import (
     Json,
@@ -25,11 +19,13 @@ from serve.answers import (
     whole_pair,
 )
 from serve.bodies import read_request
-from serve.call import current_call, note_error
+from serve.call import current_call
 from serve.comparison import compare
 from serve.docs import documented
 from serve.edits import symmetries
-from serve.event_response import EventResponse, until_gone
+from serve.error_answers import explain_errors
+from serve.event_response import EventResponse
+from serve.gone import unless_gone
 from serve.host import Host
 from serve.limits import all_limits
 from serve.long_json import json_response
@@ -37,22 +33,14 @@ from serve.missing import allowed_methods, missing_response
 from serve.scoring import score
 from serve.trial_query import answer_trials
 from serve.wire import pages, query_pages
-from serve.wire.errors import RequestError
 from serve.wire.queries import CompareRequest, TrialsRequest
 from serve.wire.requests import CompletionRequest, PairRequest, ScoreRequest
 from serve.writing import open_writing
 
 PAGE = Path(__file__).parent.parent / "clients" / "playground" / "index.html"
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
-NOT_ALLOWED = 405
-CLIENT_GONE = 499  # nginx's status for it; nobody reads the answer
 
-Answer = TypeVar("Answer")
 AddPaths = Callable[[FastAPI, Callable[[], Host]], None]
-
-
-class ClientGone(Exception):
-    """The client has closed the connection before its answer was ready."""
 
 
 def make_app(host_of: Callable[[], Host], more: Sequence[AddPaths] = ()) -> FastAPI:
@@ -146,53 +134,3 @@ def _add_models(app: FastAPI, host_of: Callable[[], Host]) -> None:
         bundle = host.bundle(model)
         found = {"targets": await host.structure(bundle), "symmetries": symmetries(bundle.manifest)}
         return {"model": bundle.name, **found}
-
-
-def explain_errors(app: FastAPI) -> None:
-    """Give every error the shape of serve/wire/errors.py."""
-
-    @app.exception_handler(RequestError)
-    async def show(request: Request, error: RequestError) -> Response:
-        del request
-        return error_response(error)
-
-    @app.exception_handler(ClientGone)
-    @app.exception_handler(ClientDisconnect)
-    async def forget(request: Request, error: Exception) -> Response:
-        del request, error
-        return Response(status_code=CLIENT_GONE)
-
-    @app.exception_handler(AnyHTTPException)
-    async def explain(request: Request, error: AnyHTTPException) -> Response:
-        allowed = allowed_methods(request) if error.status_code == NOT_ALLOWED else ""
-        return missing_response(request.method, request.url.path, allowed)
-
-    @app.exception_handler(Exception)
-    async def own_up(request: Request, error: Exception) -> Response:
-        metrics.log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-        return error_response(RequestError("internal", "the server failed; see its log"))
-
-
-def error_response(error: RequestError) -> JSONResponse:
-    """The error as an answer of its own."""
-    note_error(error.code)
-    headers = {"WWW-Authenticate": "Bearer"} if error.code == "unauthenticated" else {}
-    if error.retry_after_s is not None:  # whole seconds, so that it really fits then
-        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
-    return JSONResponse(error.body(), error.http_status, headers)
-
-
-async def unless_gone(
-    http: Request, work: Coroutine[Any, Any, Answer], close: Callable[[], None] = lambda: None
-) -> Answer:
-    """The answer of `work`; `ClientGone` if the client goes away first: work is then cancelled."""
-    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(until_gone(http.receive))
-    try:
-        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise ClientGone
-        return await task
-    finally:
-        task.cancel()
-        gone.cancel()
-        close()

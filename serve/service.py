@@ -6,7 +6,6 @@ bentoml serve serve.service:Torsor          the same from the environment (serve
 
 import asyncio
 import functools
-import gc
 import os
 import signal
 import sys
@@ -24,17 +23,18 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from serve.access import read_keys
 from serve.bento_api import score_page, text_stream
 from serve.data_folder import check_data_folder, data_folder
+from serve.direct import direct_paths
 from serve.docs import add_docs
 from serve.engine import Limits
 from serve.entrance import Entrance
 from serve.gate import Gate
 from serve.grpc_server import set_serving, start_grpc_server
-from serve.heap import return_large_blocks
 from serve.host import Host
 from serve.http_entrance import HttpEntrance
 from serve.log import configure_log
 from serve.management import add_management
 from serve.manifest import BundleError, read_manifest
+from serve.memory import return_large_blocks, spare_collections
 from serve.metrics import log
 from serve.metrics_api import add_metrics
 from serve.native.library import status
@@ -59,7 +59,6 @@ REQUEST_TIMEOUT_S = (
     660  # what BentoML's clients wait for a first byte; the engine's limits are less
 )
 WATCH_S = 1.0
-GC_THRESHOLD = 50_000  # new objects between collections
 STREAMING = [
     "v1/completions",
     "v1/ablations",
@@ -267,14 +266,6 @@ def load_or_give_up(settings: Settings) -> Any:
         give_up(error)
 
 
-def spare_collections() -> None:
-    """Keep the garbage collector from what stays: it would look through all of it for every few
-    hundred objects that requests make, which was a third of the time of short requests."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(GC_THRESHOLD, 20, 100)
-
-
 def give_up(error: Exception) -> NoReturn:
     """Say in one line why nothing can be served, and end; the supervisor too, which would try the
     same again for ever."""
@@ -294,5 +285,7 @@ def _alive() -> bool:
 # Clients read `generate` piece by piece. BentoML itself would see that in a generator only, whose
 # errors after the first piece it swallows; see serve/bento_api.py.
 Torsor.apis["generate"].is_stream = True  # type: ignore[attr-defined]
-Torsor.add_asgi_middleware(HttpEntrance, entrance=ENTRANCE)  # type: ignore[attr-defined]
+Torsor.add_asgi_middleware(  # type: ignore[attr-defined]
+    HttpEntrance, entrance=ENTRANCE, direct=functools.partial(direct_paths, APP)
+)
 Torsor.add_asgi_middleware(HealthMiddleware)  # type: ignore[attr-defined]

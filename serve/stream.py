@@ -8,7 +8,6 @@ by their index only.
 
 import enum
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -36,7 +35,7 @@ class Delivery(NamedTuple):
     """Consecutive characters of a stream (N), ready for the client."""
 
     characters: list[int]  # (N)
-    logprobs: list[float]  # (N), natural logarithms under the raw distribution
+    logprobs: list[float]  # (N), natural logs under the raw distribution; empty: not asked for
     logits: Array | None  # (N, V), where they were asked for
 
 
@@ -65,6 +64,7 @@ class Stream:
         settings: SamplingSettings | None = None,
         stops: Sequence[tuple[int, ...]] = (),
         deliver_forced: bool = False,
+        deliver_logprobs: bool = True,
         deliver_logits: bool = False,
         opening: Opening | None = None,
         saves: bool = False,
@@ -74,7 +74,8 @@ class Stream:
     ) -> None:
         self.bundle, self.session, self.forced, self.seed = bundle, session, forced, seed
         self.settings = settings or SamplingSettings()
-        self.deliver_forced, self.deliver_logits, self.wake = deliver_forced, deliver_logits, wake
+        self.deliver_forced, self.deliver_logprobs = deliver_forced, deliver_logprobs
+        self.deliver_logits, self.wake = deliver_logits, wake
         self.opening, self.saves, self.weights = opening, saves, weights
         self.background = (
             background  # of a sweep: gives way to live streams, for as long as it must
@@ -100,7 +101,7 @@ class Stream:
         self._stops = StopMatcher(stops) if stops else None
         self._held: list[Delivery] = []  # what a stop string may still take away
         self._num_put, self._num_got = 0, 0  # characters; each written by one side only
-        self._outbox: deque[Delivery] = deque()
+        self._outbox: list[Delivery] = []  # the engine appends, the client takes from the front
 
     @property
     def num_unread(self) -> int:
@@ -115,7 +116,8 @@ class Stream:
     def collect(self) -> tuple[list[Delivery], bool]:
         """What has arrived since the last call, and whether that was all; `error` says why."""
         finished = self.life is Life.FINISHED  # read first: nothing arrives after it
-        arrived = [self._outbox.popleft() for _ in range(len(self._outbox))]
+        arrived = self._outbox[:]
+        del self._outbox[: len(arrived)]  # more may have come meanwhile
         self._num_got += sum(len(delivery.characters) for delivery in arrived)
         return arrived, finished
 

@@ -24,8 +24,8 @@ from serve.bodies import read_request
 from serve.call import current_call
 from serve.docs import documented
 from serve.event_response import EventResponse
+from serve.gone import unless_gone
 from serve.host import Host
-from serve.openai_api import unless_gone
 from serve.sweeps import POINTS_AT_ONCE, Sweeps, sweeps_of
 from serve.wire import sweep_pages as pages
 from serve.wire.errors import invalid

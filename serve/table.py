@@ -5,10 +5,10 @@
 A group shares its weights; a table may hold several groups.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from serve import metrics
@@ -57,16 +57,17 @@ class Table:
         feeds = {**self.slots.gather(slots), **self._feeds.make(group)}
         outputs = group[0].session.run(feeds)
         self.slots.scatter(slots, outputs)
-        tokens, logprobs = outputs["tokens"].T.tolist(), outputs["logprob"].T.tolist()
+        tokens, logprobs = outputs["tokens"].T.tolist(), outputs["logprob"].T
         num_steps: list[int] = feeds["num_steps"].tolist()
         finite = rows_finite(outputs, self.bundle.manifest)
         for row, (stream, steps) in enumerate(zip(group, num_steps, strict=True)):
             if not finite[row]:
                 # What came before is good, and a stream may have ended there, whatever the run's
                 # length; a state that is asked for isn't.
-                steps = 0 if stream.saves else num_finite(logprobs[row][:steps])
+                steps = 0 if stream.saves else num_finite(logprobs[row, :steps])
+            taken = logprobs[row, :steps].tolist() if stream.deliver_logprobs else []
             logits = outputs["logits"][:steps, row] if stream.deliver_logits else None
-            stream.take(tokens[row][:steps], logprobs[row][:steps], logits)
+            stream.take(tokens[row][:steps], taken, logits)
             if not finite[row]:
                 stream.finish("error", not_finite(stream))  # no more than it has ended already
                 continue
@@ -90,9 +91,10 @@ class Table:
         self._feeds.move(stream.slot, stream)
 
 
-def num_finite(logprobs: Sequence[float]) -> int:
+def num_finite(logprobs: Array) -> int:
     """How many come before the first that is no number, or infinite."""
-    return next((i for i, x in enumerate(logprobs) if not math.isfinite(x)), len(logprobs))
+    strays = np.flatnonzero(~np.isfinite(logprobs))
+    return int(strays[0]) if len(strays) else len(logprobs)
 
 
 def not_finite(stream: Stream) -> RequestError:

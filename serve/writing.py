@@ -209,6 +209,7 @@ async def open_writing(host: Host, request: GenerateRequest, paired: bool = Fals
             settings=settings,
             stops=stops,
             deliver_forced=request.echo,
+            deliver_logprobs=request.logprobs is not None,
             deliver_logits=bool(request.logprobs),
             opening=opening,
             saves=request.save_state,

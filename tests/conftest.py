@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import os
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from typing import Any
 import devices
 import pytest
 from hypothesis import settings
+from servers import free_port
 
 from serve.device import Device
 
@@ -109,13 +109,6 @@ SMALL_OPTIONS: dict[str, dict[str, Any]] = {  # of tasks
     "sparse-xor": {"d": 8},
     "spoken-digits": {"frame": 100, "max_samples": 2000},
 }
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextmanager

@@ -11,17 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from servers import free_port
 
 ROOT = Path(__file__).parent.parent
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def build(folder: Path) -> Path:

@@ -16,7 +16,7 @@ import grpc
 import httpx
 import numpy as np
 import pytest
-from conftest import free_port
+from servers import free_port
 from test_host import edited
 from test_service import ASK, complete, gauge, stub_of, text_of, wait_for_running
 

@@ -306,22 +306,12 @@ def ask_and_leave(address: str) -> None:
 
 
 def test_grpc_makes_one_span_a_stream_too_also_of_one_that_is_left(
-    host: Host, entrance: Entrance, spans: InMemorySpanExporter, free_port: int
+    host: Host, entrance: Entrance, spans: InMemorySpanExporter, free_tcp_port: int
 ) -> None:
-    asyncio.run(over_grpc(host, entrance, free_port))
+    asyncio.run(over_grpc(host, entrance, free_tcp_port))
     found: tuple[ReadableSpan, ...] = spans.get_finished_spans()
     reasons = [dict(span.attributes or {})["torsor.finish_reason"] for span in found]
     assert reasons == ["length", "cancelled"]
-
-
-@pytest.fixture
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.mark.parametrize(("configured", "expected"), [(False, "False"), (True, "True")])
