@@ -9,11 +9,14 @@ finish within the grace time.
 """
 
 import argparse
+import gc
 import os
+import runpy
 import socket
 import sys
 from dataclasses import fields
 from pathlib import Path
+from typing import NoReturn
 
 from serve.access import read_keys
 from serve.data_folder import check_data_folder
@@ -33,26 +36,42 @@ def main(arguments: list[str] | None = None) -> int:
     """Check, then become the server; returns an exit code only if something is wrong."""
     options = make_parser().parse_args(arguments)
     try:
-        settings = settings_of(options)
-        read_key(settings.state_key)
-        if settings.keys:
-            read_keys(Path(settings.keys))
-        if settings.tls_cert:
-            check_tls(settings.tls_cert, settings.tls_key)
-        check_data_folder(settings.data_folder)
-        bundles = load_bundles(settings.folders, settings.device, settings.num_threads)
-        if not bundles:
-            raise ValueError("bundles: found none to serve, expected some; export one first")
-        require_free_port(options.host, options.port, "--port")
-        if settings.grpc_port:
-            require_free_port(settings.grpc_host, settings.grpc_port, "--grpc-port")
-        extra = environment(settings) | bento_environment(options.port)
+        os.environ.update(check(options))
     except (BundleError, DeviceError, ValueError, OSError) as error:
         print(f"torsor serve: {error}", file=sys.stderr)
         return 1
+    become_server(bento_arguments(options))
+
+
+def check(options: argparse.Namespace) -> dict[str, str]:
+    """Announce what will be served, or say what is wrong; the environment that the server needs.
+
+    Raises `BundleError`, `DeviceError`, `ValueError` or `OSError`.
+    """
+    settings = settings_of(options)
+    read_key(settings.state_key)
+    if settings.keys:
+        read_keys(Path(settings.keys))
+    if settings.tls_cert:
+        check_tls(settings.tls_cert, settings.tls_key)
+    check_data_folder(settings.data_folder)
+    bundles = load_bundles(settings.folders, settings.device, settings.num_threads)
+    if not bundles:
+        raise ValueError("bundles: found none to serve, expected some; export one first")
+    require_free_port(options.host, options.port, "--port")
+    if settings.grpc_port:
+        require_free_port(settings.grpc_host, settings.grpc_port, "--grpc-port")
+    found = environment(settings) | bento_environment(options.port)
     announce(bundles, options)
-    os.environ.update(extra)
-    os.execv(sys.executable, bento_command(options))
+    return found
+
+
+def become_server(arguments: list[str]) -> NoReturn:
+    """Run BentoML's command line here: in a new process, all would be imported once more."""
+    sys.argv = ["bentoml", *arguments]
+    gc.disable()  # until serve.service is there
+    runpy.run_module("bentoml", run_name="__main__", alter_sys=True)
+    raise AssertionError("BentoML's command line exits")
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -195,10 +214,10 @@ def bento_environment(port: int) -> dict[str, str]:
     }
 
 
-def bento_command(options: argparse.Namespace) -> list[str]:
-    """The command that this process becomes."""
+def bento_arguments(options: argparse.Namespace) -> list[str]:
+    """What BentoML's command line is told."""
     return [
-        *(sys.executable, "-m", "bentoml", "serve", "serve.service:Torsor"),
+        *("serve", "serve.service:Torsor"),
         *("--working-dir", str(ROOT)),
         *("--host", options.host, "--port", str(options.port)),
         *("--timeout-graceful-shutdown", str(FLUSH_S)),

@@ -14,8 +14,8 @@ Letters: n size of the real matrices, d = n/2 of the complex ones, D dimension o
 from typing import Any
 
 import numpy as np
+import scipy  # its parts are loaded when they are first used: each costs a start 0.1 s
 from numpy.typing import NDArray
-from scipy import sparse
 
 Floats = NDArray[np.float64]
 ALGEBRAS = ("so", "u", "su")
@@ -46,9 +46,9 @@ def _basis(algebra: str, n: int) -> Any:
         return _pairs(n, -1.0).tocsc()
     d = n // 2
     k = np.arange(d)
-    diagonal = sparse.csc_array((np.full(d, 1j), (k * (d + 1), k)), shape=(d * d, d))
-    last = diagonal if algebra == "u" else sparse.csc_array(diagonal @ _traceless(d))
-    return _real_form(sparse.hstack([_pairs(d, -1.0), 1j * _pairs(d, 1.0), last]).tocoo(), d)
+    diagonal = scipy.sparse.csc_array((np.full(d, 1j), (k * (d + 1), k)), shape=(d * d, d))
+    last = diagonal if algebra == "u" else scipy.sparse.csc_array(diagonal @ _traceless(d))
+    return _real_form(scipy.sparse.hstack([_pairs(d, -1.0), 1j * _pairs(d, 1.0), last]).tocoo(), d)
 
 
 def _pairs(n: int, sign: float) -> Any:
@@ -57,7 +57,7 @@ def _pairs(n: int, sign: float) -> Any:
     k = np.arange(len(i))
     places = (np.concatenate([i * n + j, j * n + i]), np.concatenate([k, k]))
     values = np.repeat([ROOT, sign * ROOT], len(i))
-    return sparse.coo_array((values, places), shape=(n * n, len(i)))
+    return scipy.sparse.coo_array((values, places), shape=(n * n, len(i)))
 
 
 def _traceless(d: int) -> Floats:
@@ -75,4 +75,4 @@ def _real_form(Z: Any, d: int) -> Any:
     places = np.concatenate([(row + down) * n + column + right for down, right, _ in parts])
     values = np.concatenate([value for _, _, value in parts])
     whole = (values, (places, np.tile(Z.col, len(parts))))
-    return sparse.coo_array(whole, shape=(n * n, Z.shape[1])).tocsc()
+    return scipy.sparse.coo_array(whole, shape=(n * n, Z.shape[1])).tocsc()

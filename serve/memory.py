@@ -27,4 +27,5 @@ def spare_collections() -> None:
     hundred objects that requests make, which was a third of the time of short requests."""
     gc.collect()
     gc.freeze()
+    gc.enable()
     gc.set_threshold(GC_THRESHOLD, 20, 100)

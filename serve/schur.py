@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.linalg
+import scipy  # its parts are loaded when they are first used: see serve.algebra
 from numpy.typing import NDArray
-from scipy.linalg.lapack import dtrexc
 
 Floats = NDArray[np.float64]
 
@@ -255,7 +254,7 @@ def _lift(
     # doesn't return where. Rows count from 1. T and Q are changed in place.
     above = sum(sizes[: at - 1])
     below = above + sizes[at - 1]
-    info = dtrexc(T, Q, below + 1, above + 1, overwrite_a=1, overwrite_q=1)[2]
+    info = scipy.linalg.lapack.dtrexc(T, Q, below + 1, above + 1, overwrite_a=1, overwrite_q=1)[2]
     assert info in (0, 1), f"dtrexc: argument {-info} is wrong"
     if info == 1:
         ranks[at - 1] = ranks[at]  # the upper block goes on first, the lower one follows it

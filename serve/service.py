@@ -6,6 +6,7 @@ bentoml serve serve.service:Torsor          the same from the environment (serve
 
 import asyncio
 import functools
+import gc
 import os
 import signal
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 os.environ.setdefault("BENTOML_DO_NOT_TRACK", "True")
+gc.disable()  # what imports make is no garbage: looking for some takes a fifth of their time
 
 import bentoml
 from starlette.responses import JSONResponse
@@ -45,7 +47,7 @@ from serve.request_timer import leave_out_timers
 from serve.runtime import DeviceError, choose_device, load_bundles
 from serve.saved_state import read_key
 from serve.settings import Settings, read_settings
-from serve.supervisor import stop_supervisor, teach_supervisor
+from serve.supervisor import is_worker, stop_supervisor, teach_supervisor
 from serve.sweep_api import add_sweep_paths
 from serve.sweep_grpc import SweepServicer
 from serve.sweeps import Sweeps, keep_sweeps
@@ -289,3 +291,5 @@ Torsor.add_asgi_middleware(  # type: ignore[attr-defined]
     HttpEntrance, entrance=ENTRANCE, direct=functools.partial(direct_paths, APP)
 )
 Torsor.add_asgi_middleware(HealthMiddleware)  # type: ignore[attr-defined]
+if not is_worker():  # which has more to import, and comes to `spare_collections`
+    gc.enable()

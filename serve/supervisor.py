@@ -38,9 +38,14 @@ def teach_supervisor() -> None:
 
 def stop_supervisor() -> None:
     """End the supervisor of this process, if it has one: the same would go wrong again."""
-    main = sys.modules["__main__"].__spec__
-    if main is not None and main.name.startswith("_bentoml_impl.worker"):
+    if is_worker():
         os.kill(os.getppid(), GIVE_UP)
+
+
+def is_worker() -> bool:
+    """Whether this process is the server's, which the supervisor has started."""
+    main = sys.modules["__main__"].__spec__
+    return main is not None and main.name.startswith("_bentoml_impl.worker")
 
 
 def _fail(number: int, frame: FrameType | None) -> None:

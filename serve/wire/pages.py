@@ -5,12 +5,12 @@ Text is measured in characters; log-probabilities are natural logarithms.
 
 from typing import Any
 
-from pydantic import BaseModel
+from serve.wire.page import Page
 
 Json = dict[str, Any]
 
 
-class ModelPage(BaseModel):
+class ModelPage(Page):
     """One entry of `GET /v1/models`."""
 
     id: str
@@ -32,21 +32,21 @@ class ModelPage(BaseModel):
     training: Json
 
 
-class ModelsPage(BaseModel):
+class ModelsPage(Page):
     """`GET /v1/models`."""
 
     object: str
     data: list[ModelPage]
 
 
-class UnloadedPage(BaseModel):
+class UnloadedPage(Page):
     """A model that is served no more."""
 
     id: str
     unloaded: bool
 
 
-class TargetPage(BaseModel):
+class TargetPage(Page):
     """What edits may name; square targets also show their spectrum."""
 
     name: str
@@ -57,7 +57,7 @@ class TargetPage(BaseModel):
     norm: float
 
 
-class SymmetryPage(BaseModel):
+class SymmetryPage(Page):
     """What edits of op "symmetry" may name, and the weights that it moves."""
 
     name: str
@@ -67,7 +67,7 @@ class SymmetryPage(BaseModel):
     weights: list[str]
 
 
-class StructurePage(BaseModel):
+class StructurePage(Page):
     """`GET /v1/models/{model}/structure`."""
 
     model: str
@@ -75,20 +75,20 @@ class StructurePage(BaseModel):
     symmetries: list[SymmetryPage]
 
 
-class LimitsPage(BaseModel):
+class LimitsPage(Page):
     """`GET /v1/limits`: seconds and counts by name; and those of the key that asks."""
 
     limits: dict[str, float]
     key: Json | None
 
 
-class CachedPage(BaseModel):
+class CachedPage(Page):
     """Characters of prompts that the cache of states knew."""
 
     cached_tokens: int
 
 
-class UsagePage(BaseModel):
+class UsagePage(Page):
     """Characters read and written."""
 
     prompt_tokens: int
@@ -97,7 +97,7 @@ class UsagePage(BaseModel):
     prompt_tokens_details: CachedPage
 
 
-class LogprobsPage(BaseModel):
+class LogprobsPage(Page):
     """Characters one by one; the first of an echo has no log-probability."""
 
     tokens: list[str]
@@ -106,7 +106,7 @@ class LogprobsPage(BaseModel):
     text_offset: list[int]
 
 
-class ChoicePage(BaseModel):
+class ChoicePage(Page):
     """One text."""
 
     index: int
@@ -118,7 +118,7 @@ class ChoicePage(BaseModel):
     state: str = ""  # only where save_state asked for it
 
 
-class CompletionPage(BaseModel):
+class CompletionPage(Page):
     """`POST /v1/completions`."""
 
     id: str
@@ -130,14 +130,14 @@ class CompletionPage(BaseModel):
     ablation: Json | None
 
 
-class BranchPage(BaseModel):
+class BranchPage(Page):
     """The text of one branch of a pair."""
 
     text: str
     finish_reason: str
 
 
-class PairPage(BaseModel):
+class PairPage(Page):
     """`POST /v1/ablations/generate`."""
 
     model: str
@@ -149,7 +149,7 @@ class PairPage(BaseModel):
     ablated: BranchPage
 
 
-class TokenizerPage(BaseModel):
+class TokenizerPage(Page):
     """`GET /tokenizer_info`."""
 
     tokenizer_class: str
@@ -160,7 +160,7 @@ class TokenizerPage(BaseModel):
     pad_token: None
 
 
-class TokensPage(BaseModel):
+class TokensPage(Page):
     """`POST /tokenize`."""
 
     count: int
@@ -169,13 +169,13 @@ class TokensPage(BaseModel):
     token_strs: list[str] | None
 
 
-class PromptPage(BaseModel):
+class PromptPage(Page):
     """`POST /detokenize`."""
 
     prompt: str
 
 
-class RunningModelPage(BaseModel):
+class RunningModelPage(Page):
     """What really runs a model."""
 
     id: str
@@ -184,14 +184,14 @@ class RunningModelPage(BaseModel):
     kernels: str
 
 
-class ReadinessPage(BaseModel):
+class ReadinessPage(Page):
     """`GET /livez`, `GET /readyz`."""
 
     ready: bool
     models: list[RunningModelPage]
 
 
-class ProblemPage(BaseModel):
+class ProblemPage(Page):
     """What went wrong: serve/wire/errors.py."""
 
     message: str
@@ -200,20 +200,20 @@ class ProblemPage(BaseModel):
     code: str
 
 
-class ErrorPage(BaseModel):
+class ErrorPage(Page):
     """Every error, but for those of the Open Inference Protocol."""
 
     error: ProblemPage
 
 
-class BentoErrorPage(BaseModel):
+class BentoErrorPage(Page):
     """A field of a native BentoML endpoint that isn't as expected, as BentoML says it."""
 
     error: str
     detail: list[Json]
 
 
-class TensorMetadataPage(BaseModel):
+class TensorMetadataPage(Page):
     """A tensor of the Open Inference Protocol; -1: any size."""
 
     name: str
@@ -221,7 +221,7 @@ class TensorMetadataPage(BaseModel):
     shape: list[int]
 
 
-class ServerMetadataPage(BaseModel):
+class ServerMetadataPage(Page):
     """`GET /v2`."""
 
     name: str
@@ -229,7 +229,7 @@ class ServerMetadataPage(BaseModel):
     extensions: list[str]
 
 
-class ModelMetadataPage(BaseModel):
+class ModelMetadataPage(Page):
     """`GET /v2/models/{model}`."""
 
     name: str
@@ -239,26 +239,26 @@ class ModelMetadataPage(BaseModel):
     outputs: list[TensorMetadataPage]
 
 
-class LivePage(BaseModel):
+class LivePage(Page):
     """`GET /v2/health/live`."""
 
     live: bool
 
 
-class ReadyPage(BaseModel):
+class ReadyPage(Page):
     """`GET /v2/health/ready`."""
 
     ready: bool
 
 
-class ModelReadyPage(BaseModel):
+class ModelReadyPage(Page):
     """`GET /v2/models/{model}/ready`."""
 
     name: str
     ready: bool
 
 
-class OutputTensorPage(BaseModel):
+class OutputTensorPage(Page):
     """A tensor of an answer, its data in row-major order."""
 
     name: str
@@ -267,7 +267,7 @@ class OutputTensorPage(BaseModel):
     data: list[float]
 
 
-class InferPage(BaseModel):
+class InferPage(Page):
     """`POST /v2/models/{model}/infer`."""
 
     model_name: str
@@ -276,7 +276,7 @@ class InferPage(BaseModel):
     outputs: list[OutputTensorPage]
 
 
-class InferenceErrorPage(BaseModel):
+class InferenceErrorPage(Page):
     """An error of the Open Inference Protocol over HTTP."""
 
     error: str

@@ -3,14 +3,14 @@ more keys."""
 
 from typing import Any
 
-from pydantic import BaseModel
+from serve.wire.page import Page
 
 Json = dict[str, Any]
 Scores = dict[str, float | None]  # null: not finite
 Bounds = dict[str, list[float] | None]  # lower and upper end; null: undefined
 
 
-class SchemaPage(BaseModel):
+class SchemaPage(Page):
     """`GET /v1/ablations/schema`: the JSON Schema of an ablation."""
 
     title: str
@@ -18,14 +18,14 @@ class SchemaPage(BaseModel):
     properties: Json
 
 
-class BranchScorePage(BaseModel):
+class BranchScorePage(Page):
     """The score of one branch; `logprobs` where detail was asked for."""
 
     bpc: float
     logprobs: list[float] = []
 
 
-class ScorePage(BaseModel):
+class ScorePage(Page):
     """`POST /v1/ablations/score`."""
 
     model: str
@@ -38,7 +38,7 @@ class ScorePage(BaseModel):
     ablation: Json | None
 
 
-class ProbabilityPage(BaseModel):
+class ProbabilityPage(Page):
     """A character that may come next."""
 
     character: str
@@ -46,7 +46,7 @@ class ProbabilityPage(BaseModel):
     logprob: float  # natural logarithm
 
 
-class DistributionPage(BaseModel):
+class DistributionPage(Page):
     """What may come next: the most probable characters."""
 
     entropy_bits: float
@@ -62,7 +62,7 @@ class ComparedPage(DistributionPage):
     probabilities: list[float]
 
 
-class ComparePage(BaseModel):
+class ComparePage(Page):
     """`POST /v1/ablations/compare`."""
 
     model: str
@@ -71,7 +71,7 @@ class ComparePage(BaseModel):
     ablations: list[ComparedPage]  # in the request's order
 
 
-class IntervalsPage(BaseModel):
+class IntervalsPage(Page):
     """Paired percentile bootstrap over trials: [lower, upper] by the names of the scores."""
 
     level: float
@@ -83,7 +83,7 @@ class IntervalsPage(BaseModel):
     s_delta_t: list[float] | None
 
 
-class TrialsPage(BaseModel):
+class TrialsPage(Page):
     """`POST /v1/ablations/trials`.
 
     Scores by name: loss; fvu of vectors; accuracy or replay_accuracy where the task has it. `delta`

@@ -11,7 +11,7 @@ import io
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel
+from serve.wire.page import Page
 
 Json = dict[str, Any]
 
@@ -24,7 +24,7 @@ NUMBERS = {  # by query: the numbers that stand in the CSV between mass and delt
 }
 
 
-class SweepPage(BaseModel):
+class SweepPage(Page):
     """One sweep."""
 
     id: str
@@ -41,7 +41,7 @@ class SweepPage(BaseModel):
     baseline: Json | None  # the same query of the plain model
 
 
-class SweepsPage(BaseModel):
+class SweepsPage(Page):
     """`GET /v1/sweeps`, the newest first."""
 
     sweeps: list[SweepPage]
@@ -53,7 +53,7 @@ class CancelledSweepPage(SweepPage):
     deleted: bool  # it had ended and is forgotten; else it is cancelled now, and its points stay
 
 
-class SweepPointPage(BaseModel):
+class SweepPointPage(Page):
     """One point; beside these the numbers of the query. Only `error` where that isn't null."""
 
     index: int
@@ -69,7 +69,7 @@ class SweepPointPage(BaseModel):
     controls_deviation: float | None = None
 
 
-class SweepPointsPage(BaseModel):
+class SweepPointsPage(Page):
     """`GET /v1/sweeps/{id}/points`: in order; none is left out while the sweep goes on."""
 
     points: list[SweepPointPage]
