@@ -1,17 +1,18 @@
 """What BentoML's own clients call on the service: text as it is written, and scores.
 
-Both answer with a response of their own, which BentoML hands on as it is. So errors look as they do
-everywhere on this server, and one after the first piece of text breaks the connection: a generator
-would end as if the text were whole.
+Both are answered on the short way (serve/direct.py), for BentoML would read a body of any size, and
+check it on the event loop; the service's methods answer whoever calls them in another way. A
+response of our own, which BentoML hands on as it is, because a generator's error after the first
+piece of text would be an end as if the text were whole; now it breaks the connection.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Callable
 
-from fastapi import Request
-from fastapi.responses import Response, StreamingResponse
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
 
-from serve.error_answers import answer_to
+from serve.bodies import read_request
 from serve.gone import unless_gone
 from serve.host import Host
 from serve.long_json import json_response
@@ -19,34 +20,37 @@ from serve.scoring import score
 from serve.wire.requests import ScoreRequest, TextRequest
 from serve.writing import Writing, open_writing
 
-Fields = dict[str, Any]
+
+def native_routes(host_of: Callable[[], Host]) -> list[Route]:
+    """The paths of the service's methods."""
+
+    async def generate(http: Request) -> Response:
+        return await text_stream(host_of(), http, await read_request(http, TextRequest))
+
+    async def score_text(http: Request) -> Response:
+        return await score_page(host_of(), http, await read_request(http, ScoreRequest))
+
+    return [
+        Route("/generate", generate, methods=["POST"]),
+        Route("/score", score_text, methods=["POST"]),
+    ]
 
 
-async def text_stream(host: Host, http: Request, fields: Fields) -> Any:
-    """The text of one prompt in pieces, or an error; `fields` are those of a `TextRequest`."""
-
-    async def answer() -> Response:
-        request = TextRequest.model_construct(**fields)
-        writing = await unless_gone(http, open_writing(host, request))
-        texts = _texts(writing)
-        try:
-            first = await unless_gone(http, _next(texts))
-        except BaseException:
-            writing.close()
-            raise
-        return StreamingResponse(_after(first, texts), media_type="text/plain")
-
-    return await _or_error(http, answer)
+async def text_stream(host: Host, http: Request, request: TextRequest) -> Response:
+    """The text of one prompt in pieces."""
+    writing = await unless_gone(http, open_writing(host, request))
+    texts = _texts(writing)
+    try:
+        first = await unless_gone(http, _next(texts))
+    except BaseException:
+        writing.close()
+        raise
+    return StreamingResponse(_after(first, texts), media_type="text/plain")
 
 
-async def score_page(host: Host, http: Request, fields: Fields) -> Any:
-    """The score of a text, or an error; `fields` are those of a `ScoreRequest`."""
-
-    async def answer() -> Response:
-        request = ScoreRequest.model_construct(**fields)
-        return await json_response(await unless_gone(http, score(host, request)))
-
-    return await _or_error(http, answer)
+async def score_page(host: Host, http: Request, request: ScoreRequest) -> Response:
+    """The score of a text."""
+    return await json_response(await unless_gone(http, score(host, request)))
 
 
 async def _texts(writing: Writing) -> AsyncIterator[str]:
@@ -65,10 +69,3 @@ async def _after(first: str, texts: AsyncIterator[str]) -> AsyncIterator[str]:
     yield first
     async for text in texts:
         yield text
-
-
-async def _or_error(http: Request, work: Callable[[], Awaitable[Response]]) -> Response:
-    try:
-        return await work()
-    except Exception as error:
-        return answer_to(error, http)

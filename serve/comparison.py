@@ -19,13 +19,13 @@ from serve.host import Host
 from serve.inbox import Inbox
 from serve.large import by_size
 from serve.runtime import Bundle, Variant
-from serve.sampling import SamplingSettings
+from serve.sampling import SamplingSettings, log_softmax
 from serve.scoring import kl_bits
 from serve.stream import Stream
 from serve.vocabulary import Vocabulary
 from serve.wire.errors import RequestError
 from serve.wire.queries import CompareRequest
-from serve.writing import BASELINE, log_softmax, weights_of
+from serve.writing import BASELINE, weights_of
 
 Array = NDArray[Any]
 Json = dict[str, Any]

@@ -7,30 +7,37 @@ it is, are answered here; everything else about them, such as their documentatio
 """
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
 
 from bentoml._internal.configuration.containers import BentoMLContainer
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from serve.error_answers import answer_to
+from serve.error_answers import or_error
 
 Paths = Mapping[tuple[str, str], ASGIApp]  # by method and path
 
 
-def direct_paths(app: FastAPI) -> Paths:
-    """The paths of an app that can be answered without it: none where BentoML is set to answer
-    other origins (CORS), which it does on the long way."""
-    if BentoMLContainer.http.cors.enabled.get():
-        return {}
-    routes = [route for route in app.routes if isinstance(route, APIRoute) and takes_request(route)]
-    return {(method, r.path): Direct(r) for r in routes for method in r.methods or ()}
+def direct_paths(app: FastAPI, more: Sequence[Route] = ()) -> Paths:
+    """The paths of an app that can be answered without it, and those of more routes.
+
+    Where BentoML is set to let in other origins (CORS), they are let in here too.
+    """
+    routes = [r for r in app.routes if isinstance(r, APIRoute) and takes_request(r)]
+    found = {(method, r.path): Direct(r) for r in (*routes, *more) for method in r.methods or ()}
+    if not BentoMLContainer.http.cors.enabled.get():
+        return found
+    options: Any = BentoMLContainer.access_control_options.get()
+    return {asked: CORSMiddleware(answer, **options) for asked, answer in found.items()}
 
 
-def takes_request(route: APIRoute) -> bool:
+def takes_request(route: Route) -> bool:
     """Whether a function asks for nothing but the request, and answers with a whole response."""
     signature = inspect.signature(route.endpoint)
     asked = [parameter.annotation for parameter in signature.parameters.values()]
@@ -40,17 +47,13 @@ def takes_request(route: APIRoute) -> bool:
 class Direct:
     """A route's function as an ASGI app; its errors look as they do everywhere."""
 
-    def __init__(self, route: APIRoute) -> None:
+    def __init__(self, route: Route) -> None:
         self._route = route
         self._answer: Callable[[Request], Awaitable[Response]] = route.endpoint
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         scope["route"] = self._route
-        await (await self._respond(Request(scope, receive, send)))(scope, receive, send)
-
-    async def _respond(self, http: Request) -> Response:
-        try:
-            return await self._answer(http)
-        except Exception as error:
-            return answer_to(error, http)
+        http = Request(scope, receive, send)
+        answer = await or_error(http, self._answer(http))
+        await answer(scope, receive, send)

@@ -62,8 +62,7 @@ def add_docs(app: FastAPI, host_of: Callable[[], Host]) -> None:
 
 def _bentoml_paths() -> Json:
     """The native endpoints and the probes, which are no routes of the app."""
-    problem = {"anyOf": [_schema(pages.ErrorPage), _schema(pages.BentoErrorPage)]}
-    failed = {"description": FAILED, "content": _json(problem)}
+    failed = {"description": FAILED, "content": _json(_schema(pages.ErrorPage))}
     text = {"description": "The text, as it is written.", "content": _content("text/plain", _TEXT)}
     scored = {
         "description": query_pages.ScorePage.__doc__,
@@ -82,14 +81,11 @@ def _bentoml_paths() -> Json:
 
 
 def _native(asked: type[BaseModel], answer: Json, failed: Json) -> Json:
-    responses = {"200": answer, "4XX": failed, "5XX": failed}
-    fields = asked.model_fields.values()
-    body = _body(asked, any(field.is_required() for field in fields))  # BentoML reads none as {}
     return {
         "post": {
             "summary": f"BentoML's own form: {asked.__doc__}",
-            "requestBody": body,
-            "responses": responses,
+            "requestBody": _body(asked),
+            "responses": {"200": answer, "4XX": failed, "5XX": failed},
         }
     }
 
@@ -108,8 +104,8 @@ def _responses(
     }
 
 
-def _body(kind: type[BaseModel], required: bool = True) -> Json:
-    return {"required": required, "content": _json(_schema(kind, "validation"))}
+def _body(kind: type[BaseModel]) -> Json:
+    return {"required": True, "content": _json(_schema(kind, "validation"))}
 
 
 def _json(schema: Json) -> Json:

@@ -28,7 +28,6 @@ from serve.turns import Turns
 from serve.waiting import Waiting
 from serve.wire.errors import RequestError
 
-LOOK_S = 0.02  # between looks at the limits of time, which take a look at every stream
 IDLE_S = 1.0  # how long the loop sleeps when nothing is to be done and nobody wakes it
 UNREAD_S = 0.005  # and when every stream waits for its client to read
 MAX_UNREAD = 1024  # characters; a stream whose client reads no faster rests
@@ -46,7 +45,6 @@ class Engine:
         self.health = Health()
         self._waiting, self._turns = Waiting(self.limits), Turns()
         self._running: list[Stream] = []
-        self._looked_at = 0.0  # when streams were last compared with their limits of time
         self._wake = threading.Condition()
         for bundle in bundles:
             self.add(bundle)
@@ -212,15 +210,12 @@ class Engine:
     def _drop_dead(self) -> list[Stream]:
         """End streams that were cancelled or took too long, before they cost a run."""
         now, dead = time.monotonic(), list[Stream]()
-        looks = now - self._looked_at >= LOOK_S
-        if looks:
-            self._looked_at = now
         with self._wake:
             streams = [*self._running, *self._waiting]
         for stream in streams:
             if stream.cancelled:
                 stream.finish("cancelled")
-            elif looks and (error := overdue(stream, self.limits, now)):
+            elif error := overdue(stream, self.limits, now):
                 stream.finish("error", error)
             if stream.life is Life.FINISHED:
                 dead.append(stream)

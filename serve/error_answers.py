@@ -1,6 +1,7 @@
 """What errors look like over HTTP: every one has the shape of serve/wire/errors.py."""
 
 import math
+from collections.abc import Awaitable
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
@@ -25,6 +26,14 @@ def explain_errors(app: FastAPI) -> None:
 
     for kind in (RequestError, ClientGone, ClientDisconnect, HTTPException, Exception):
         app.add_exception_handler(kind, explain)
+
+
+async def or_error(http: Request, work: Awaitable[Response]) -> Response:
+    """The answer of `work`, or of the error that it ends in."""
+    try:
+        return await work
+    except Exception as error:
+        return answer_to(error, http)
 
 
 def answer_to(error: Exception, request: Request) -> Response:

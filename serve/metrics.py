@@ -15,6 +15,7 @@ from serve.stream import Stream
 log = logging.getLogger("torsor")
 
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+_WAITS = (*_FAST, 30.0, 60.0, 180.0)  # to the limits of a stream
 _LONG = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _SHARES = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 
@@ -55,8 +56,8 @@ _fill = Histogram(
     "torsor_batch_fill", "Rows of a run over the slots that it may take", buckets=_SHARES
 )
 _tick = Histogram("torsor_tick_seconds", "One pass of the engine", buckets=_FAST)
-_queue = Histogram("torsor_queue_seconds", "From arrival to a slot", buckets=_FAST)
-_first = Histogram("torsor_first_character_seconds", "Arrival to first character", buckets=_FAST)
+_queue = Histogram("torsor_queue_seconds", "From arrival to a slot", buckets=_WAITS)
+_first = Histogram("torsor_first_character_seconds", "Arrival to first character", buckets=_WAITS)
 _between = Histogram(
     "torsor_inter_character_seconds", "Mean time between a stream's characters", buckets=_FAST
 )

@@ -7,6 +7,7 @@ seed and on nothing else that runs.
 import hashlib
 import secrets
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,3 +51,10 @@ def choice_seed(seed: int, index: int) -> int:
         return seed
     digest = hashlib.sha256(f"{seed}/{index}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> (64 - SEED_BITS)
+
+
+def log_softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
+    """ln softmax over the last axis, in float64."""
+    shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
+    result: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return result

@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from serve.call import note_streams
 from serve.host import Host
 from serve.inbox import Inbox
+from serve.sampling import log_softmax
 from serve.stream import Delivery, Stream, split_delivery
 from serve.wire.errors import invalid
 from serve.wire.requests import ScoreRequest
-from serve.writing import ABLATED, BASELINE, log_softmax
+from serve.writing import ABLATED, BASELINE
 
 Array = NDArray[Any]
 

@@ -23,12 +23,13 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serve.access import read_keys
-from serve.bento_api import score_page, text_stream
+from serve.bento_api import native_routes, score_page, text_stream
 from serve.data_folder import check_data_folder, data_folder
 from serve.direct import direct_paths
 from serve.docs import add_docs
 from serve.engine import Limits
 from serve.entrance import Entrance
+from serve.error_answers import or_error
 from serve.gate import Gate
 from serve.grpc_server import set_serving, start_grpc_server
 from serve.host import Host
@@ -205,14 +206,16 @@ class Torsor:
     @bentoml.api(input_spec=TextRequest)
     async def generate(self, **fields: Any) -> str:
         """The text of one prompt, as it is written."""
-        stream: str = await text_stream(self._host, _request(), fields)
-        return stream
+        request = TextRequest.model_construct(**fields)
+        stream: Any = await or_error(_request(), text_stream(self._host, _request(), request))
+        return stream  # type: ignore[no-any-return]
 
     @bentoml.api(input_spec=ScoreRequest)
     async def score(self, **fields: Any) -> dict[str, Any]:
         """Bits per character of a text, with an ablation beside the plain model."""
-        page: dict[str, Any] = await score_page(self._host, _request(), fields)
-        return page
+        request = ScoreRequest.model_construct(**fields)
+        page: Any = await or_error(_request(), score_page(self._host, _request(), request))
+        return page  # type: ignore[no-any-return]
 
     def _drain_before(self, number: int, loop: asyncio.AbstractEventLoop) -> None:
         # The web server's own handler closes HTTP. Until the streams are done, HTTP must go on to
@@ -288,7 +291,9 @@ def _alive() -> bool:
 # errors after the first piece it swallows; see serve/bento_api.py.
 Torsor.apis["generate"].is_stream = True  # type: ignore[attr-defined]
 Torsor.add_asgi_middleware(  # type: ignore[attr-defined]
-    HttpEntrance, entrance=ENTRANCE, direct=functools.partial(direct_paths, APP)
+    HttpEntrance,
+    entrance=ENTRANCE,
+    direct=functools.partial(direct_paths, APP, native_routes(current_host)),
 )
 Torsor.add_asgi_middleware(HealthMiddleware)  # type: ignore[attr-defined]
 if not is_worker():  # which has more to import, and comes to `spare_collections`

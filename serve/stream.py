@@ -53,6 +53,17 @@ class Stream:
     Positions count from the initial state, also where the stream begins with an `opening`.
     """
 
+    # fmt: off
+    __slots__ = (  # there are a thousand at once, and a dict of so many names takes 1.5 KB
+        "bundle", "session", "forced", "seed", "settings", "weights", "background", "opening",
+        "deliver_forced", "deliver_logprobs", "deliver_logits", "saves", "caches", "wake",
+        "start", "position", "first_own", "max_tokens", "end", "num_reused",
+        "created", "first_at", "admitted_at", "ended_at", "resting_since",
+        "life", "slot", "cancelled", "finish_reason", "stop_index", "error", "snapshot", "saved",
+        "rewinds", "_replays", "_stops", "_held", "_num_put", "_num_got", "_outbox",
+    )
+    # fmt: on
+
     def __init__(
         self,
         bundle: Bundle,

@@ -88,7 +88,8 @@ class Writing:
     async def pieces(self) -> AsyncIterator[Piece]:
         """Text as it comes, until every choice has ended; leaving early frees the slots.
 
-        Raises the `RequestError` of the first stream that ends in one.
+        A stream that ends in an error stops no other one: the first `RequestError` is raised once
+        all have ended.
         """
         try:
             while not all(choice.done for choice in self.choices):
@@ -97,11 +98,11 @@ class Writing:
                     yield piece
                     if len(self.choices) > 1:
                         await asyncio.sleep(0)  # many of one request must not hold the loop
-                for choice in self.choices:
-                    if choice.done and choice.stream.error is not None:
-                        raise choice.stream.error
                 if not all(choice.done for choice in self.choices):
                     await asyncio.sleep(FLUSH_S)
+            for error in (choice.stream.error for choice in self.choices):
+                if error is not None:
+                    raise error
         finally:
             self.close()
 
@@ -135,12 +136,13 @@ class Writing:
         )
 
     def _read(self) -> Iterator[Piece]:
+        is_alone = len(self.choices) == 1
         for choice in self.choices:
             if choice.done:
                 continue
             arrived, choice.done = choice.stream.collect()
-            if not arrived and (not choice.done or choice.stream.error):
-                continue
+            if not arrived and (not choice.done or (choice.stream.error and is_alone)):
+                continue  # an error that is raised next says it better than an empty piece
             indices = [i for delivery in arrived for i in delivery.characters]
             text = choice.decoder.feed(indices, final=choice.done)
             yield self._piece(choice, text, arrived)
@@ -195,7 +197,7 @@ async def open_writing(host: Host, request: GenerateRequest, paired: bool = Fals
     if paired and request.ablation is None:
         raise invalid("ablation", "missing, expected the edits to compare with")
     variant = await host.variant(bundle, request.ablation)
-    opening, seed = _opening(host, request, bundle, variant)
+    opening, seed = await _opening(host, request, bundle, variant)
     inbox = Inbox()
     branches = [(BASELINE, bundle.plain), (ABLATED, variant)] if paired else [("", variant)]
 
@@ -239,14 +241,15 @@ def weights_of(bundle: Bundle, variant: Variant) -> str:
     return f"{bundle.identity}/{variant.hash}"
 
 
-def _opening(
+async def _opening(
     host: Host, request: GenerateRequest, bundle: Bundle, variant: Variant
 ) -> tuple[Opening | None, int]:
     """Where the streams of a request begin, and its seed."""
     seed = request.seed
     if request.state is None:
         return None, draw_seed() if seed is None else seed
-    saved = decode_state(request.state, bundle.manifest, variant.hash, host.state_key)
+    where = (bundle.manifest, variant.hash, host.state_key)
+    saved = await by_size(len(request.state), decode_state, request.state, *where)
     return Opening(saved.position, saved.rows), saved.seed if seed is None else seed
 
 
@@ -255,13 +258,6 @@ def describe_characters(delivery: Delivery, vocabulary: Vocabulary, top: int) ->
     texts = [vocabulary.names[i] for i in delivery.characters]
     tops = _top_logprobs(delivery, vocabulary, top) if top else [{} for _ in texts]
     return [Character(*row) for row in zip(texts, delivery.logprobs, tops, strict=True)]
-
-
-def log_softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
-    """ln softmax over the last axis, in float64."""
-    shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
-    result: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-    return result
 
 
 def _top_logprobs(delivery: Delivery, vocabulary: Vocabulary, top: int) -> list[dict[str, float]]:

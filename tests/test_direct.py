@@ -17,6 +17,7 @@ from serve.direct import direct_paths
 from serve.entrance import Entrance
 from serve.host import Host
 from serve.http_entrance import HttpEntrance
+from serve.limits import MAX_BODY_BYTES
 from serve.openai_api import make_app
 from serve.runtime import load_bundles
 from serve.settings import SHIPPED
@@ -126,6 +127,21 @@ def test_both_ways_are_counted_as_one_path(host: Host) -> None:
     before = count()
     both_ways(lambda: host, "/v1/completions", WRITE)
     assert count() == before + 2
+
+
+@pytest.mark.parametrize(
+    ("path", "good"), [("/generate", {"max_tokens": 3}), ("/score", {"text": "To be"})]
+)
+def test_bentomls_own_paths_read_no_more_than_others(server: Any, path: str, good: Any) -> None:
+    def code_of(content: bytes) -> str:
+        answer = httpx.post(server.url + path, content=content, timeout=60)
+        code: str = answer.json()["error"]["code"]
+        return code
+
+    assert httpx.post(server.url + path, json=good, timeout=60).status_code == 200
+    assert code_of(b" " * (MAX_BODY_BYTES + 1)) == "too_large"
+    assert code_of(b"{") == code_of(b"") == "invalid_request"
+    assert code_of(json.dumps(good | {"no_such_field": 1}).encode()) == "invalid_request"
 
 
 def test_where_other_origins_are_let_in_the_long_way_answers(

@@ -113,6 +113,19 @@ def test_an_error_after_the_first_event_is_an_event_and_then_the_end(odd: Any) -
     assert gauge(odd, "torsor_errors_total") > 0
 
 
+def test_a_choice_that_overflows_stops_no_other_choice(odd: Any) -> None:
+    ask = {"model": "sick", "max_tokens": 2_000}
+    *events, last = lines_of(odd, ask | {"prompt": ["ROMEO", f"ROMEO{POISON}"]})
+    assert last["error"]["code"] == "model_error"
+    pieces = [event["choices"][0] for event in events]
+    good, bad = ([p for p in pieces if p["index"] == index] for index in range(2))
+    assert "".join(p["text"] for p in good) == text_of(complete(odd, **ask, prompt="ROMEO"))
+    assert [good[-1]["finish_reason"], bad[-1]["finish_reason"]] == ["length", "error"]
+    body = ASK | ask | {"prompt": ["ROMEO", f"ROMEO{POISON}"]}
+    answer = httpx.post(odd.url + "/v1/completions", json=body, timeout=60)
+    assert answer.status_code == 500 and answer.json()["error"]["code"] == "model_error"
+
+
 def test_a_model_that_overflows_again_and_again_turns_readiness_off_and_a_good_stream_on(
     odd: Any,
 ) -> None:

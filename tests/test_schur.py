@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-import serve.schur
 from serve.schur import TIE, Schur, couplings, frobenius, ordered_schur, spectrum, split
+
+DTREXC = scipy.linalg.lapack.dtrexc
 
 Matrix = NDArray[np.float64]
 
@@ -249,7 +250,7 @@ def test_swaps_that_lapack_refuses_are_reported(monkeypatch: pytest.MonkeyPatch)
         del rows, options
         return T, Q, 1
 
-    monkeypatch.setattr(serve.schur, "dtrexc", refuse)
+    monkeypatch.setattr(scipy.linalg.lapack, "dtrexc", refuse)
     schur = ordered_schur(np.diag([1.0, 2.0, 3.0]))
     assert schur.eigenvalues == (1.0, 2.0, 3.0)
     assert schur.warnings[0] == "refused swap: blocks at rows 1 and 2 are too close"
@@ -265,9 +266,9 @@ def test_a_single_refused_swap_takes_its_upper_block_along_and_orders_the_others
         if not refused:
             refused.extend(rows)
             return T, Q, 1
-        return scipy.linalg.lapack.dtrexc(T, Q, *rows, **options)
+        return DTREXC(T, Q, *rows, **options)
 
-    monkeypatch.setattr(serve.schur, "dtrexc", refuse_once)
+    monkeypatch.setattr(scipy.linalg.lapack, "dtrexc", refuse_once)
     schur = ordered_schur(np.diag([1.0, 2.0, 2.5, 4.0, 3.0]))
     assert refused == [4, 3]
     assert schur.eigenvalues == (2.5, 4.0, 3.0, 2.0, 1.0)

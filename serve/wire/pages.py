@@ -206,13 +206,6 @@ class ErrorPage(Page):
     error: ProblemPage
 
 
-class BentoErrorPage(Page):
-    """A field of a native BentoML endpoint that isn't as expected, as BentoML says it."""
-
-    error: str
-    detail: list[Json]
-
-
 class TensorMetadataPage(Page):
     """A tensor of the Open Inference Protocol; -1: any size."""
 
