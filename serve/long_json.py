@@ -9,7 +9,7 @@ from typing import Any
 from starlette.responses import Response
 
 SLICE = 64  # elements of a list that are written at once
-TURN_S = 0.005  # after which others get their turn
+TURN_S = 0.001  # after which others get their turn
 
 
 async def json_response(page: Any) -> Response:

@@ -37,13 +37,13 @@ from serve.http_entrance import HttpEntrance
 from serve.log import configure_log
 from serve.management import add_management
 from serve.manifest import BundleError, read_manifest
-from serve.memory import return_large_blocks, spare_collections
 from serve.metrics import log
 from serve.metrics_api import add_metrics
 from serve.native.library import status
 from serve.open_inference_grpc import add_open_inference
 from serve.open_inference_rest import add_open_inference_paths
 from serve.openai_api import make_app
+from serve.process import prepare_process, spare_collections
 from serve.request_timer import leave_out_timers
 from serve.runtime import DeviceError, choose_device, load_bundles
 from serve.saved_state import read_key
@@ -146,7 +146,7 @@ class Torsor:
 
     def __init__(self) -> None:
         configure_log(SETTINGS.log_format)
-        return_large_blocks()
+        prepare_process()
         ENTRANCE.tracing = bento_tracing()
         bundles = load_or_give_up(SETTINGS)
         limits = Limits(

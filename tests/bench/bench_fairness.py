@@ -10,8 +10,8 @@ that are open. Prints percentiles beside those of an idle server, and the ratio 
 
 import argparse
 import json
+import multiprocessing
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -39,7 +39,7 @@ class Felt:
 
     probe_s: list[float] = field(default_factory=list)
     short_s: list[float] = field(default_factory=list)
-    num_long: int = 0  # requests that were answered meanwhile
+    num_sent: int = 0  # long requests meanwhile
 
 
 def main() -> None:
@@ -53,29 +53,31 @@ def main() -> None:
         server = start(KINDS["torsor"], Path(folder))
         servers.append(server)
         wait_ready(server)
-        feel(server, 1.0, None)  # the first requests cost more
-        rows = {name: feel(server, seconds, long) for name, long in LONG.items()}
+        feel(server, 1.0, "idle")  # the first requests cost more
+        rows = {name: feel(server, seconds, name) for name in LONG}
     figures = figures_of(rows)
     print_rows(rows)
     if options.json:
         options.json.write_text(json.dumps(figures, indent=1))
 
 
-def feel(server: Server, seconds: float, long: "Long | None") -> Felt:
+def feel(server: Server, seconds: float, name: str) -> Felt:
     """Time probes and short requests, while long ones of a kind are sent."""
-    felt, over = Felt(), threading.Event()
-    sender = threading.Thread(target=send_long, args=(server, long, felt, over))
+    felt, processes = Felt(), multiprocessing.get_context("spawn")  # its own lock, not ours
+    num_sent = processes.Value("i", 0)
+    sender = processes.Process(target=send_long, args=(server.port, name, num_sent))
+    sender.start()
     with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=TIMEOUT_S) as client:
-        if long is not None:
-            sender.start()
+        while LONG[name] and not num_sent.value:
+            time.sleep(0.01)
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             felt.probe_s.append(timed(lambda: client.get("/livez")))
             felt.short_s.append(timed(lambda: client.post("/v1/completions", json=SHORT)))
             time.sleep(0.01)
-        over.set()
-        if long is not None:
-            sender.join()
+    felt.num_sent = num_sent.value
+    sender.kill()  # a client that goes away: the server stops its work
+    sender.join()
     return felt
 
 
@@ -86,14 +88,14 @@ def timed(ask: Callable[[], httpx.Response]) -> float:
     return time.perf_counter() - started
 
 
-def send_long(server: Server, long: "Long", felt: Felt, over: threading.Event) -> None:
-    """One long request after the other."""
-    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=TIMEOUT_S) as client:
+def send_long(port: int, name: str, num_sent: Any) -> None:
+    """One long request after the other, in a process of its own."""
+    if (long := LONG[name]) is None:
+        return
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=TIMEOUT_S) as client:
         for body in long.bodies():
-            if over.is_set():
-                return
+            num_sent.value += 1
             client.post(long.path, content=body, headers=JSON).raise_for_status()
-            felt.num_long += 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +155,7 @@ def print_rows(rows: dict[str, Felt]) -> None:
             for seconds in (felt.probe_s, felt.short_s)
         ]
         over = np.median(felt.short_s) / np.median(rows["idle"].short_s)
-        print(f"{name:24} {felt.num_long:5} {cells[0]:>28} {cells[1]:>28}  x{over:.1f}")
+        print(f"{name:24} {felt.num_sent:5} {cells[0]:>28} {cells[1]:>28}  x{over:.1f}")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,20 @@
-"""How the process is to treat memory that is free again, and objects that stay."""
+"""How the server's process is to treat memory that is free, objects that stay, and its threads."""
 
 import ctypes
 import gc
+import sys
 
 RETURNED_BYTES = 512 << 10  # a block of this size has its own pages
+SWITCH_S = 0.001  # that a thread may run while others wait; Python's own are 0.005
 GC_THRESHOLD = 50_000  # new objects between collections
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of malloc.h
+
+
+def prepare_process() -> None:
+    """To be called before the process does anything."""
+    return_large_blocks()
+    # A short request changes threads five times, and a long one may be read meanwhile.
+    sys.setswitchinterval(SWITCH_S)
 
 
 def return_large_blocks() -> bool:

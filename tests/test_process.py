@@ -11,7 +11,7 @@ PROBE = """
 import sys
 from pathlib import Path
 import numpy as np
-from serve.memory import return_large_blocks
+from serve.process import return_large_blocks
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * {page}
