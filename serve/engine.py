@@ -3,8 +3,9 @@
     tick: admit waiting streams into slots -> advance each group -> release the slots of the ended
 
 How a group advances (gather rows, run, scatter, deliver) stands in serve/table.py. The way of a
-request is service -> http_entrance or grpc_entrance -> openai_api or grpc_server -> writing, which
-submits streams here; serve/inbox.py brings the news of them back to writing's coroutine.
+request is service -> http_entrance (by direct) or grpc_entrance -> openai_api or grpc_server ->
+writing, which submits streams here; serve/inbox.py brings the news of them back to writing's
+coroutine.
 
 Streams of one tick may differ in length, phase and sampling. Streams of different weights are
 different groups, one run a group; where there are many, they take turns (serve/turns.py). A long

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serve.call import Call
+from serve.call import Call, note_error
 from serve.direct import Paths
 from serve.entrance import Entrance
 from serve.error_answers import error_response
@@ -48,7 +48,9 @@ class HttpEntrance:
                     if patience.is_over:
                         call.error = "timeout"
             except RequestError as error:
-                await error_response(error)(scope, receive, named)
+                if call.status is None:
+                    await error_response(error)(scope, receive, named)
+                note_error(error.code)  # an answer that has begun ends here, and is not whole
             finally:
                 call.route = getattr(scope.get("route"), "path", None)  # where a router found one
 

@@ -439,3 +439,6 @@ def test_a_text_that_ends_in_an_error_breaks_the_connection_of_a_bentoml_client(
             server.process.send_signal(signal.SIGTERM)
             with pytest.raises(httpx.RemoteProtocolError):
                 list(pieces)
+        server.process.wait(60)
+        log = server.log.read_text()
+        assert "Traceback" not in log and "status=200" in log and "error=unavailable" in log
