@@ -21,6 +21,9 @@ from hypothesis import settings
 from servers import free_port
 
 from serve.device import Device
+from serve.host import Host
+from serve.runtime import load_bundles
+from serve.settings import SHIPPED
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # small models want one thread
 settings.register_profile("repeatable", derandomize=True, deadline=None)
@@ -237,3 +240,12 @@ def keyed(
     arguments = (shipped, "--keys", str(path), "--log-format", "json")
     with running_server(folder, *arguments, device=device.kind) as found:
         yield found, keys
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[Host]:
+    """The tanh-rnn that ships, served in this process."""
+    host = Host(load_bundles([SHIPPED / "tanh-rnn-shakespeare"], "cpu", 1))
+    host.start()
+    yield host
+    host.close()

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from serve.host import Host
 from serve.http_entrance import HttpEntrance
 from serve.limits import MAX_BODY_BYTES
 from serve.openai_api import make_app
-from serve.runtime import load_bundles
 from serve.settings import SHIPPED
 from serve.tokenizer_api import add_tokenizer
 
@@ -42,14 +41,6 @@ BAD: list[Any] = [
     *({"model": "none"}, {"model": "none", "prompt": "", "text": "T", "ablations": []}),
     *({"max_tokens": -1}, {"no_such_field": 1}, [], b"{", b""),
 ]
-
-
-@pytest.fixture(scope="module")
-def host() -> Iterator[Host]:
-    host = Host(load_bundles([SHIPPED / TANH], "cpu", 1))
-    host.start()
-    yield host
-    host.close()
 
 
 async def ask(app: Any, path: str, body: Any) -> httpx.Response:

@@ -7,7 +7,6 @@ import logging
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +27,6 @@ from serve.host import Host
 from serve.http_entrance import HttpEntrance
 from serve.log import TextFormatter
 from serve.openai_api import make_app
-from serve.runtime import load_bundles
-from serve.settings import SHIPPED
 from serve.tracing import Tracing
 from serve.wire import torsor_pb2 as pb
 from serve.wire import torsor_pb2_grpc as rpc
@@ -229,14 +226,6 @@ def entrance(spans: InMemorySpanExporter) -> Entrance:
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(spans))
     return Entrance(tracing=Tracing(provider))
-
-
-@pytest.fixture(scope="module")
-def host() -> Iterator[Host]:
-    host = Host(load_bundles([SHIPPED / TANH], "cpu", 1))
-    host.start()
-    yield host
-    host.close()
 
 
 async def ask_app(

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -19,21 +19,11 @@ from serve.host import Host
 from serve.http_entrance import HttpEntrance
 from serve.openai_api import make_app
 from serve.patience import Patience
-from serve.runtime import load_bundles
-from serve.settings import SHIPPED
 from serve.wire import torsor_pb2 as pb
 from serve.wire import torsor_pb2_grpc as rpc
 
 TANH = "tanh-rnn-shakespeare"
 KEY = "a key of a client that does not read"
-
-
-@pytest.fixture(scope="module")
-def host() -> Iterator[Host]:
-    host = Host(load_bundles([SHIPPED / TANH], "cpu", 1))
-    host.start()
-    yield host
-    host.close()
 
 
 @asynccontextmanager
