@@ -116,6 +116,12 @@ def current_call() -> Call | None:
     return _current.get()
 
 
+def current_key() -> Key | None:
+    """The key of the current request; None where the server wants none."""
+    call = _current.get()
+    return None if call is None else call.key
+
+
 def note_streams(streams: Sequence[Stream], report: Mapping[str, Any] | None) -> None:
     """The current request is answered by these streams; `report` is that of the ablation."""
     if (call := _current.get()) is not None:

@@ -19,7 +19,7 @@ from serve.answers import (
     whole_pair,
 )
 from serve.bodies import read_request
-from serve.call import current_call
+from serve.call import current_key
 from serve.comparison import compare
 from serve.docs import documented
 from serve.edits import symmetries
@@ -120,9 +120,9 @@ def _add_models(app: FastAPI, host_of: Callable[[], Host]) -> None:
 
     @app.get("/v1/limits", **documented(pages.LimitsPage))
     async def limits() -> Json:
-        call = current_call()
-        key = None if call is None or call.key is None else call.key.page()
-        return {"limits": all_limits(host_of().engine.limits), "key": key}
+        key = current_key()
+        limits = all_limits(host_of().engine.limits)
+        return {"limits": limits, "key": None if key is None else key.page()}
 
     @app.get("/v1/models/{model}", **documented(pages.ModelPage))
     async def model(model: str) -> Json:

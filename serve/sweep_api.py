@@ -21,7 +21,7 @@ from fastapi.responses import Response, StreamingResponse
 from serve.access import Key
 from serve.answers import DONE
 from serve.bodies import read_request
-from serve.call import current_call
+from serve.call import current_key
 from serve.docs import documented
 from serve.event_response import EventResponse
 from serve.gone import unless_gone
@@ -149,12 +149,6 @@ def asked(http: Request, name: str, default: int, least: int, most: int) -> int:
     if not is_number or not least <= int(text) <= most:
         raise invalid(name, f"found {text!r:.40}, expected a whole number, {least} to {most}")
     return int(text)
-
-
-def current_key() -> Key | None:
-    """The key of the request; None where the server wants none."""
-    call = current_call()
-    return None if call is None else call.key
 
 
 def _file(texts: AsyncIterator[str], name: str, kind: str) -> Response:

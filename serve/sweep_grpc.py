@@ -4,10 +4,10 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+from serve.call import current_key
 from serve.grpc_entrance import abort
 from serve.grpc_server import Context, TorsorServicer, or_abort, read_asked, unexpected
 from serve.structs import make_struct
-from serve.sweep_api import current_key
 from serve.sweeps import Sweeps, sweeps_of
 from serve.wire import torsor_pb2 as pb
 from serve.wire.errors import RequestError, invalid

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from serve.call import note_streams
+from serve.call import current_key, note_streams
 from serve.host import Host
 from serve.inbox import Inbox
 from serve.large import by_size
@@ -237,8 +237,12 @@ async def open_writing(host: Host, request: GenerateRequest, paired: bool = Fals
 
 
 def weights_of(bundle: Bundle, variant: Variant) -> str:
-    """What states of a bundle under an ablation are called in the cache."""
-    return f"{bundle.identity}/{variant.hash}"
+    """What states of a bundle under an ablation are called in the cache.
+
+    Each key has its own: what others' prompts begin with is not for it to find out.
+    """
+    key = current_key()
+    return f"{bundle.identity}/{variant.hash}/{key.name if key else ''}"
 
 
 async def _opening(

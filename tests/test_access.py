@@ -325,6 +325,20 @@ def test_other_keys_are_not_held_up(keyed: Any) -> None:
             one.close()
 
 
+def test_no_key_finds_out_what_anothers_prompts_began_with(keyed: Any) -> None:
+    server, keys = keyed
+
+    def reused(name: str) -> int:
+        body = {"prompt": "What's in a name? " * 30, "max_tokens": 1}
+        headers = {"Authorization": f"Bearer {keys[name]}"}
+        answer = httpx.post(server.url + "/v1/completions", json=body, headers=headers, timeout=60)
+        count: int = answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+        return count
+
+    assert reused("free") == 0 < reused("free")
+    assert reused("narrow") == 0
+
+
 @pytest.mark.parametrize("key", ["two words", "line\nbreak", "schl\u00fcssel"])
 def test_a_key_that_no_header_can_carry_is_refused_unquoted(key: str) -> None:
     for make in (HttpClient, AsyncHttpClient, GrpcClient):
