@@ -20,15 +20,17 @@ from typing import NoReturn
 
 from serve.access import read_keys
 from serve.data_folder import check_data_folder
+from serve.device import Device
 from serve.manifest import BundleError
 from serve.native.library import status
 from serve.runtime import Bundle, DeviceError, load_bundles
 from serve.saved_state import read_key
-from serve.settings import DEVICES, LOG_FORMATS, Settings, environment, variable
+from serve.settings import DEVICES, LOG_FORMATS, Settings, environment_of, variable
 from serve.tls import check_tls
 
 ROOT = Path(__file__).parent.parent
 PATHS = ("keys", "tls_cert", "tls_key", "state_key", "data_folder")  # settings that are files
+INTERRUPTED = 130  # the exit code of who was stopped by Ctrl-C
 FLUSH_S = 10  # after the grace time, for clients that still read what was sent
 
 
@@ -36,15 +38,16 @@ def main(arguments: list[str] | None = None) -> int:
     """Check, then become the server; returns an exit code only if something is wrong."""
     options = make_parser().parse_args(arguments)
     try:
-        os.environ.update(check(options))
+        device, environment = check(options)
     except (BundleError, DeviceError, ValueError, OSError) as error:
         print(f"torsor serve: {error}", file=sys.stderr)
         return 1
-    become_server(bento_arguments(options))
+    os.environ.update(environment)
+    become_server(device, bento_arguments(options))
 
 
-def check(options: argparse.Namespace) -> dict[str, str]:
-    """Announce what will be served, or say what is wrong; the environment that the server needs.
+def check(options: argparse.Namespace) -> tuple[Device, dict[str, str]]:
+    """Announce what will be served, or say what is wrong; device and environment of the server.
 
     Raises `BundleError`, `DeviceError`, `ValueError` or `OSError`.
     """
@@ -61,16 +64,24 @@ def check(options: argparse.Namespace) -> dict[str, str]:
     require_free_port(options.host, options.port, "--port")
     if settings.grpc_port:
         require_free_port(settings.grpc_host, settings.grpc_port, "--grpc-port")
-    found = environment(settings) | bento_environment(options.port)
     announce(bundles, options)
-    return found
+    device = next(iter(bundles.values())).device
+    return device, environment_of(settings) | bento_environment(options.port)
 
 
-def become_server(arguments: list[str]) -> NoReturn:
-    """Run BentoML's command line here: in a new process, all would be imported once more."""
+def become_server(device: Device, arguments: list[str]) -> NoReturn:
+    """Run BentoML's command line, here: in a new process, all would be imported once more.
+
+    On CUDA in a new one, since what the checks have taken of the GPU would stay with this one.
+    """
+    if device.kind == "cuda":
+        os.execv(sys.executable, [sys.executable, "-m", "bentoml", *arguments])
     sys.argv = ["bentoml", *arguments]
     gc.disable()  # until serve.service is there
-    runpy.run_module("bentoml", run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module("bentoml", run_name="__main__", alter_sys=True)
+    except KeyboardInterrupt:  # before BentoML listens to it
+        sys.exit(INTERRUPTED)
     raise AssertionError("BentoML's command line exits")
 
 

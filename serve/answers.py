@@ -55,7 +55,7 @@ async def whole_completion(writing: Writing) -> Json:
     """The answer of a request that doesn't stream."""
     logprobs, parts = _logprobs_of(writing), dict[int, list[Piece]]()
     pages: dict[int, list[Json]] = {}
-    async for piece in writing.pieces():
+    async for piece in writing.pieces(all_or_none=True):
         parts.setdefault(piece.index, []).append(piece)
         if logprobs is not None:
             pages.setdefault(piece.index, []).append(logprobs[piece.index].page(piece))
@@ -116,7 +116,7 @@ async def pair_events(writing: Writing) -> AsyncIterator[str]:
 async def whole_pair(writing: Writing) -> Json:
     """Both texts, and where they first differ."""
     ends: dict[str, str | None] = {}
-    async for piece in writing.pieces():
+    async for piece in writing.pieces(all_or_none=True):
         ends[piece.branch] = piece.finish_reason
     texts = {c.branch: "".join(c.text) for c in writing.choices[:2]}
     branches = {

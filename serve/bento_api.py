@@ -1,9 +1,9 @@
 """What BentoML's own clients call on the service: text as it is written, and scores.
 
-Both are answered on the short way (serve/direct.py), for BentoML would read a body of any size, and
-check it on the event loop; the service's methods answer whoever calls them in another way. A
-response of our own, which BentoML hands on as it is, because a generator's error after the first
-piece of text would be an end as if the text were whole; now it breaks the connection.
+Both are answered on the short way (serve/direct.py), for BentoML would check a long body on the
+event loop; the service's methods answer forms. A response of our own, which BentoML hands on as it
+is, because a generator's error after the first piece of text would be an end as if the text were
+whole; now it breaks the connection.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from serve.bodies import read_request
+from serve.bodies import parse_body, read_body
 from serve.gone import unless_gone
 from serve.host import Host
 from serve.long_json import json_response
@@ -20,15 +20,19 @@ from serve.scoring import score
 from serve.wire.requests import ScoreRequest, TextRequest
 from serve.writing import Writing, open_writing
 
+NOTHING = b"{}"  # as which BentoML reads no body
+
 
 def native_routes(host_of: Callable[[], Host]) -> list[Route]:
     """The paths of the service's methods."""
 
     async def generate(http: Request) -> Response:
-        return await text_stream(host_of(), http, await read_request(http, TextRequest))
+        content = await read_body(http) or NOTHING
+        return await text_stream(host_of(), http, await parse_body(content, TextRequest))
 
     async def score_text(http: Request) -> Response:
-        return await score_page(host_of(), http, await read_request(http, ScoreRequest))
+        content = await read_body(http) or NOTHING
+        return await score_page(host_of(), http, await parse_body(content, ScoreRequest))
 
     return [
         Route("/generate", generate, methods=["POST"]),

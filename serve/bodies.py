@@ -7,7 +7,8 @@ import asyncio
 import json
 from typing import Any
 
-from fastapi import Request
+from starlette.requests import Request
+from starlette.types import Message, Receive
 
 from serve.json_weight import require_light
 from serve.large import LARGE, by_size
@@ -51,7 +52,30 @@ async def _read_body(http: Request) -> bytes:
     content = bytearray()
     async for chunk in http.stream():
         content += chunk
-        if len(content) > MAX_BODY_BYTES:
-            sentence = f"body: expected at most {MAX_BODY_BYTES} bytes (max_body_bytes)"
-            raise RequestError("too_large", f"{sentence}; send less at once", "body")
+        require_small(len(content))
     return bytes(content)
+
+
+def bounded(receive: Receive, length: str | None) -> Receive:
+    """A `receive` that ends in a `RequestError` where more comes than a body may hold.
+
+    At once where its `length`, the header of that name, says so.
+    """
+    require_small(int(length) if length and length.isdecimal() else 0)
+    taken = 0
+
+    async def receive_some() -> Message:
+        nonlocal taken
+        message = await receive()
+        taken += len(message.get("body", b""))
+        require_small(taken)
+        return message
+
+    return receive_some
+
+
+def require_small(size: int) -> None:
+    """`RequestError` for a body of more bytes than one may hold."""
+    if size > MAX_BODY_BYTES:
+        sentence = f"body: expected at most {MAX_BODY_BYTES} bytes (max_body_bytes)"
+        raise RequestError("too_large", f"{sentence}; send less at once", "body")

@@ -4,7 +4,9 @@ BentoML would write the document in a version whose schemas can't say what ours 
 errors that it doesn't send; so this is a page of our own, of the app's routes and of BentoML's.
 """
 
+import asyncio
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -55,9 +57,15 @@ def add_docs(app: FastAPI, host_of: Callable[[], Host]) -> None:
         _make_schemas()
         return {**page, "paths": page["paths"] | others}
 
+    only_once = threading.Lock()
+
+    def made_once() -> Json:
+        with only_once:
+            return document()
+
     @app.get("/docs.json", include_in_schema=False)
     async def docs() -> Json:
-        return document()
+        return await asyncio.to_thread(made_once)
 
 
 def _bentoml_paths() -> Json:
@@ -81,10 +89,11 @@ def _bentoml_paths() -> Json:
 
 
 def _native(asked: type[BaseModel], answer: Json, failed: Json) -> Json:
+    fields = asked.model_fields.values()  # no body is {}
     return {
         "post": {
             "summary": f"BentoML's own form: {asked.__doc__}",
-            "requestBody": _body(asked),
+            "requestBody": _body(asked, any(field.is_required() for field in fields)),
             "responses": {"200": answer, "4XX": failed, "5XX": failed},
         }
     }
@@ -104,8 +113,8 @@ def _responses(
     }
 
 
-def _body(kind: type[BaseModel]) -> Json:
-    return {"required": True, "content": _json(_schema(kind, "validation"))}
+def _body(kind: type[BaseModel], required: bool = True) -> Json:
+    return {"required": required, "content": _json(_schema(kind, "validation"))}
 
 
 def _json(schema: Json) -> Json:

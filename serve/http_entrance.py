@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from serve.bodies import bounded
 from serve.call import Call, note_error
 from serve.direct import Paths
 from serve.entrance import Entrance
@@ -38,11 +39,13 @@ class HttpEntrance:
         path = scope["path"]
         method = f"{scope['method']} {path}"
         with self._entrance.open("http", method, headers, path in QUIET) as call:
-            app = self._direct.get((scope["method"], path), self._app)
+            app = self._way(scope["method"], path, headers.get("content-type", ""))
             patience = Patience(self._entrance.patience_s)
             named = name_answer(call, scope, watch_writes(send, patience))
             try:
                 with self._entrance.admit(call, headers, needs_key(scope["method"], path)):
+                    if app is self._app:  # the others look themselves
+                        receive = bounded(receive, headers.get("content-length"))
                     with patience.watch():
                         await app(scope, receive, named)
                     if patience.is_over:
@@ -53,6 +56,11 @@ class HttpEntrance:
                 note_error(error.code)  # an answer that has begun ends here, and is not whole
             finally:
                 call.route = getattr(scope.get("route"), "path", None)  # where a router found one
+
+    def _way(self, method: str, path: str, kind: str) -> ASGIApp:
+        """What answers: forms, which BentoML's own paths take too, go the long way."""
+        direct = self._direct.get((method, path))
+        return self._app if direct is None or (kind and "json" not in kind) else direct
 
 
 def needs_key(method: str, path: str) -> bool:

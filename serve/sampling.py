@@ -12,6 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from serve.wire.errors import invalid
+
+FORBIDDEN = -100.0  # the logit bias that OpenAI's clients use to forbid a character
 SEED_BITS = 63
 UNIFORM_BITS = 23  # with more, u · total could round up to total and pass the last character
 BLOCK = 1024  # uniforms made at once, which costs little more than one; a multiple of Philox's 4
@@ -58,3 +61,15 @@ def log_softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
     shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
     result: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
     return result
+
+
+def bias_of(entries: dict[str, float], size: int) -> NDArray[np.float32]:
+    """The logit bias (V) of a request's entries, by index; `RequestError` if they allow nothing."""
+    bias = np.zeros(size, np.float32)
+    for key, value in entries.items():
+        if not int(key) < size:
+            raise invalid("logit_bias", f"found {key}, expected an index below {size}")
+        bias[int(key)] = -np.inf if value <= FORBIDDEN else value
+    if np.isneginf(bias).all():
+        raise invalid("logit_bias", "forbids every character, expected one that may be written")
+    return bias

@@ -91,7 +91,7 @@ def read_settings() -> Settings:
     return Settings(**values)
 
 
-def environment(settings: Settings) -> dict[str, str]:
+def environment_of(settings: Settings) -> dict[str, str]:
     """The environment variables that say these settings."""
     return {variable(f.name): str(getattr(settings, f.name)) for f in fields(Settings)}
 

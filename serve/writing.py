@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from serve.call import current_key, note_streams
 from serve.host import Host
@@ -18,7 +17,7 @@ from serve.inbox import Inbox
 from serve.large import by_size
 from serve.prompts import encode_prompts, encode_stop
 from serve.runtime import Bundle, Variant
-from serve.sampling import SamplingSettings, choice_seed, draw_seed
+from serve.sampling import SamplingSettings, bias_of, choice_seed, draw_seed
 from serve.saved_state import decode_state, encode_state
 from serve.stops import StopStrings
 from serve.stream import Delivery, Opening, Stream
@@ -28,7 +27,6 @@ from serve.wire.requests import GenerateRequest
 
 FLUSH_S = 0.02  # the first piece goes at once, then at most one a choice in this time
 ID_BYTES = 3  # about what a token id, or a character, weighs in a request
-FORBIDDEN = -100.0  # the logit bias that OpenAI's clients use to forbid a character
 BASELINE, ABLATED = "baseline", "ablated"
 
 
@@ -85,11 +83,11 @@ class Writing:
         self.seed = choices[0].seed
         self._host, self._inbox = host, inbox
 
-    async def pieces(self) -> AsyncIterator[Piece]:
+    async def pieces(self, all_or_none: bool = False) -> AsyncIterator[Piece]:
         """Text as it comes, until every choice has ended; leaving early frees the slots.
 
-        A stream that ends in an error stops no other one: the first `RequestError` is raised once
-        all have ended.
+        A stream that ends in an error stops no other one: the `RequestError` is raised once all
+        have ended. Who has no use for some without the others gets it at once.
         """
         try:
             while not all(choice.done for choice in self.choices):
@@ -98,11 +96,11 @@ class Writing:
                     yield piece
                     if len(self.choices) > 1:
                         await asyncio.sleep(0)  # many of one request must not hold the loop
+                if all_or_none:
+                    self._raise_error()
                 if not all(choice.done for choice in self.choices):
                     await asyncio.sleep(FLUSH_S)
-            for error in (choice.stream.error for choice in self.choices):
-                if error is not None:
-                    raise error
+            self._raise_error()
         finally:
             self.close()
 
@@ -134,6 +132,11 @@ class Writing:
             (i for i, (a, b) in enumerate(pairs) if a != b),
             None if len(baseline) == len(ablated) else min(len(baseline), len(ablated)),
         )
+
+    def _raise_error(self) -> None:
+        for choice in self.choices:
+            if choice.done and choice.stream.error is not None:
+                raise choice.stream.error
 
     def _read(self) -> Iterator[Piece]:
         is_alone = len(self.choices) == 1
@@ -192,7 +195,7 @@ async def open_writing(host: Host, request: GenerateRequest, paired: bool = Fals
     size = ID_BYTES * sum(map(len, request.prompts))
     prompts = await by_size(size, encode_prompts, request, vocabulary)
     request.prompt = ""  # long ones are not held twice: from here on the indices stand for it
-    settings = _settings(request, vocabulary)
+    settings = _settings(request, len(vocabulary))
     stops = StopStrings(encode_stop(s, vocabulary, request.unknown) for s in request.stops)
     if paired and request.ablation is None:
         raise invalid("ablation", "missing, expected the edits to compare with")
@@ -278,21 +281,10 @@ def _top_logprobs(delivery: Delivery, vocabulary: Vocabulary, top: int) -> list[
     ]
 
 
-def _settings(request: GenerateRequest, vocabulary: Vocabulary) -> SamplingSettings:
+def _settings(request: GenerateRequest, size: int) -> SamplingSettings:
     return SamplingSettings(
         temperature=request.temperature,
         top_k=max(0, request.top_k),
         top_p=request.top_p,
-        bias=_bias(request.logit_bias, vocabulary) if request.logit_bias else None,
+        bias=bias_of(request.logit_bias, size) if request.logit_bias else None,
     )
-
-
-def _bias(entries: dict[str, float], vocabulary: Vocabulary) -> NDArray[np.float32]:
-    bias = np.zeros(len(vocabulary), np.float32)
-    for key, value in entries.items():
-        if not int(key) < len(vocabulary):
-            raise invalid("logit_bias", f"found {key}, expected an index below {len(vocabulary)}")
-        bias[int(key)] = -np.inf if value <= FORBIDDEN else value
-    if np.isneginf(bias).all():
-        raise invalid("logit_bias", "forbids every character, expected one that may be written")
-    return bias

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -131,8 +131,31 @@ def test_bentomls_own_paths_read_no_more_than_others(server: Any, path: str, goo
 
     assert httpx.post(server.url + path, json=good, timeout=60).status_code == 200
     assert code_of(b" " * (MAX_BODY_BYTES + 1)) == "too_large"
-    assert code_of(b"{") == code_of(b"") == "invalid_request"
+    assert code_of(b"{") == "invalid_request"
     assert code_of(json.dumps(good | {"no_such_field": 1}).encode()) == "invalid_request"
+    nothing = httpx.post(server.url + path, timeout=60)
+    assert nothing.status_code == (200 if path == "/generate" else 400)
+
+
+@pytest.mark.parametrize(
+    ("path", "form"), [("/generate", {"prompt": "K", "max_tokens": "3"}), ("/score", {"text": "K"})]
+)
+def test_bentomls_own_paths_take_forms_no_larger_than_other_bodies(
+    server: Any, path: str, form: dict[str, str]
+) -> None:
+    def pieces() -> Iterator[bytes]:  # of a length that no header says
+        for _ in range(MAX_BODY_BYTES // 1000 + 2):
+            yield b"a" * 1000
+
+    for encoded in ({"data": form}, {"files": {name: (None, v) for name, v in form.items()}}):
+        assert httpx.post(server.url + path, timeout=60, **encoded).status_code == 200
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    whole = httpx.post(server.url + path, content=b"".join(pieces()), headers=headers, timeout=60)
+    assert whole.status_code == 413 and whole.json()["error"]["code"] == "too_large"
+    long = httpx.post(server.url + path, content=pieces(), headers=headers, timeout=60)
+    assert long.status_code >= 400
+    headers = {"Content-Type": "application/vnd.bentoml+pickle"}
+    assert httpx.post(server.url + path, content=b"{}", headers=headers).status_code == 415
 
 
 def test_where_other_origins_are_let_in_the_long_way_answers(

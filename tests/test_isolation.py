@@ -18,7 +18,15 @@ import numpy as np
 import pytest
 from servers import free_port
 from test_host import edited
-from test_service import ASK, complete, gauge, stub_of, text_of, wait_for_running
+from test_service import (
+    ASK,
+    complete,
+    gauge,
+    stub_of,
+    text_of,
+    wait_for_no_streams,
+    wait_for_running,
+)
 
 from serve.manifest import read_manifest, write_manifest
 from serve.settings import SHIPPED
@@ -26,6 +34,7 @@ from serve.wire import torsor_pb2 as pb
 
 OSM, TANH = "osm-rnn-shakespeare", "tanh-rnn-shakespeare"
 VOCABULARY = "".join(read_manifest(SHIPPED / OSM).vocabulary)
+WRITTEN = "torsor_written_characters_total"
 POISON = "$"  # the character that drives the sick model out of the numbers
 
 
@@ -121,9 +130,15 @@ def test_a_choice_that_overflows_stops_no_other_choice(odd: Any) -> None:
     good, bad = ([p for p in pieces if p["index"] == index] for index in range(2))
     assert "".join(p["text"] for p in good) == text_of(complete(odd, **ask, prompt="ROMEO"))
     assert [good[-1]["finish_reason"], bad[-1]["finish_reason"]] == ["length", "error"]
-    body = ASK | ask | {"prompt": ["ROMEO", f"ROMEO{POISON}"]}
+
+
+def test_an_answer_in_one_page_fails_with_its_first_choice(odd: Any) -> None:
+    body = ASK | {"model": "sick", "max_tokens": 400_000, "prompt": ["ROMEO", f"ROMEO{POISON}"]}
+    before = gauge(odd, WRITTEN)
     answer = httpx.post(odd.url + "/v1/completions", json=body, timeout=60)
     assert answer.status_code == 500 and answer.json()["error"]["code"] == "model_error"
+    wait_for_no_streams(odd, 10)
+    assert gauge(odd, WRITTEN) - before < 200_000  # and the other one is ended
 
 
 def test_a_model_that_overflows_again_and_again_turns_readiness_off_and_a_good_stream_on(
