@@ -56,7 +56,6 @@ ENOUGH_S = 150.0  # after which no row is measured again
 CLOCKS = "by the clock and per CPU second"
 MODEL = "osm-rnn-shakespeare"
 MANY = 64  # streams that the ratios are of
-SLOTS = 256
 MEMORY_STREAMS = 1000
 MEMORY_CHARACTERS = 20_000  # a stream; they are cut off before
 MEMORY_LOOKS = 10
@@ -242,7 +241,7 @@ def memory_per_stream(server: Server) -> float:
 
     What the runtime keeps of its first full batch is the server's, not a stream's.
     """
-    one_load("http", server, SLOTS, 256)
+    one_load("http", server, Settings().max_streams, 256)
     before, most = server.resident(), 0
     sizes = ("--streams", str(MEMORY_STREAMS), "--characters", str(MEMORY_CHARACTERS))
     load = subprocess.Popen(
