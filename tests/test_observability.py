@@ -16,6 +16,7 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from servers import family
 
 from clients.grpc_client import GrpcClient
 from clients.http_client import HttpClient
@@ -174,7 +175,7 @@ def test_no_prompt_text_or_key_reaches_the_log_the_arguments_or_the_environment(
     httpx.get(server.url + "/v1/models?api_key=torsor-query", headers=headers)
     line_of(server, "secret-3")
     log = server.log.read_text()
-    processes = [server.process.pid, *children(server.process.pid)]
+    processes = family(server.process.pid)
     assert len(processes) > 1
     for name in ("cmdline", "environ"):
         log += "".join(Path(f"/proc/{pid}/{name}").read_text() for pid in processes)
@@ -187,12 +188,6 @@ def test_no_prompt_text_or_key_reaches_the_log_the_arguments_or_the_environment(
         "torsor-query",
     ]
     assert [secret for secret in secrets if secret in log] == []
-
-
-def children(pid: int) -> list[int]:
-    paths = Path(f"/proc/{pid}/task").glob("*/children")
-    found = [int(word) for path in paths for word in path.read_text().split()]
-    return found + [grandchild for child in found for grandchild in children(child)]
 
 
 def test_probes_leave_no_line(keyed: Any) -> None:

@@ -21,7 +21,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from servers import children, resident_bytes
+from servers import family, resident_bytes
 
 from clients.grpc_client import GrpcClient
 from clients.http_client import AsyncHttpClient, HttpClient
@@ -740,10 +740,7 @@ def test_a_request_that_has_been_answered_leaves_nothing_behind(server: Any) -> 
     """BentoML's timers kept 5 KB of every request for eleven minutes."""
 
     def resident() -> int:
-        found = [server.process.pid]
-        for pid in found:
-            found += children(pid)
-        return sum(map(resident_bytes, found))
+        return sum(map(resident_bytes, family(server.process.pid)))
 
     with httpx.Client(base_url=server.url) as client:
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import select
 import signal
 import sqlite3
 import time
@@ -13,6 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
+from servers import family
 
 from clients.errors import ServerError
 from clients.grpc_client import GrpcClient
@@ -453,13 +455,17 @@ def test_a_named_folder_must_be_writable(tmp_path: Path, capfd: pytest.CaptureFi
 
 
 def kill_all(server: Any) -> None:
-    """Kill the server, its supervisor and its workers, as a crash of the machine would."""
-    children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
-    workers = [int(pid) for pid in children.read_text().split()]
+    """Kill the server, its supervisor and its workers, as a crash of the machine would.
+
+    A process closes its files while it dies, and only its parent could wait for it: a pidfd tells
+    when its last thread has gone.
+    """
+    workers = [os.pidfd_open(pid) for pid in family(server.process.pid)[1:]]
+    assert workers
     server.process.kill()
-    for pid in workers:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+    for worker in workers:
+        signal.pidfd_send_signal(worker, signal.SIGKILL)
+    for worker in workers:
+        assert select.select([worker], [], [], 30)[0], "a killed worker goes on"
+        os.close(worker)
     server.process.wait(10)

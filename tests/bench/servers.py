@@ -58,10 +58,7 @@ class Server:
 
     def pids(self) -> list[int]:
         """The process and all below it."""
-        found = [self.process.pid]
-        for pid in found:
-            found += children(pid)
-        return found
+        return family(self.process.pid)
 
     def page(self, path: str, timeout: float = 60.0) -> str:
         """What a GET answers."""
@@ -197,6 +194,14 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def family(pid: int) -> list[int]:
+    """A process and all that it has started, in turn."""
+    found = [pid]
+    for member in found:
+        found += children(member)
+    return found
 
 
 def children(pid: int) -> list[int]:
