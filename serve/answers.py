@@ -8,7 +8,6 @@ from typing import Any
 
 from serve.logprobs import Logprobs, joined
 from serve.long_json import json_text
-from serve.wire.requests import CompletionRequest
 from serve.writing import ABLATED, BASELINE, Piece, Writing
 
 DONE = "data: [DONE]\n\n"
@@ -16,7 +15,7 @@ DONE = "data: [DONE]\n\n"
 Json = dict[str, Any]
 
 
-async def completion_events(writing: Writing, request: CompletionRequest) -> AsyncIterator[str]:
+async def completion_events(writing: Writing, with_usage: bool) -> AsyncIterator[str]:
     """One event a piece, then usage if asked for, then [DONE]."""
     head = _completion_head(writing)
     report_once = {"ablation": writing.variant.report}
@@ -29,7 +28,7 @@ async def completion_events(writing: Writing, request: CompletionRequest) -> Asy
         choice = completion_choice(piece, shown)
         yield f"data: {await json_text({**head, 'choices': [choice], **report_once})}\n\n"
         report_once = {}  # it can be long
-    if request.stream_options is not None and request.stream_options.include_usage:
+    if with_usage:
         yield event_text({**head, "choices": [], "usage": writing.usage})
     yield DONE
 
@@ -148,10 +147,9 @@ def _completion_head(writing: Writing) -> Json:
 
 def _logprobs_of(writing: Writing) -> list[Logprobs] | None:
     """For each choice, where log-probabilities are asked for."""
-    request = writing.request
-    if request.logprobs is None:
+    if (top := writing.logprobs) is None:
         return None
-    return [Logprobs(choice, request.echo, request.logprobs) for choice in writing.choices]
+    return [Logprobs(choice, writing.echo, top) for choice in writing.choices]
 
 
 def event_text(page: Json) -> str:

@@ -31,6 +31,7 @@ from serve.wire.errors import RequestError
 
 IDLE_S = 1.0  # how long the loop sleeps when nothing is to be done and nobody wakes it
 UNREAD_S = 0.005  # and when every stream waits for its client to read
+LOOK_S = 0.02  # between looks at who has taken too long; the limits are seconds
 MAX_UNREAD = 1024  # characters; a stream whose client reads no faster rests
 
 
@@ -46,6 +47,7 @@ class Engine:
         self.health = Health()
         self._waiting, self._turns = Waiting(self.limits), Turns()
         self._running: list[Stream] = []
+        self._looks_at = 0.0  # when to look for the overdue next
         self._wake = threading.Condition()
         for bundle in bundles:
             self.add(bundle)
@@ -210,22 +212,26 @@ class Engine:
 
     def _drop_dead(self) -> list[Stream]:
         """End streams that were cancelled or took too long, before they cost a run."""
-        now, dead = time.monotonic(), list[Stream]()
+        now = time.monotonic()
         with self._wake:
             streams = [*self._running, *self._waiting]
-        for stream in streams:
-            if stream.cancelled:
-                stream.finish("cancelled")
-            elif error := overdue(stream, self.limits, now):
-                stream.finish("error", error)
-            if stream.life is Life.FINISHED:
-                dead.append(stream)
+        for stream in [stream for stream in streams if stream.cancelled]:
+            stream.finish("cancelled")
+        if now >= self._looks_at:
+            self._looks_at = now + LOOK_S
+            self._end_overdue(streams, now)
+        dead = [stream for stream in streams if stream.life is Life.FINISHED]
         if dead:
             self._release()
             with self._wake:
                 self._waiting.drop_ended()
                 metrics.count_finished(s for s in dead if s.slot < 0)
         return dead
+
+    def _end_overdue(self, streams: Iterable[Stream], now: float) -> None:
+        for stream in streams:
+            if error := overdue(stream, self.limits, now):
+                stream.finish("error", error)
 
     def _admit(self) -> list[Stream]:
         with self._wake:

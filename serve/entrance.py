@@ -1,8 +1,9 @@
 """What the ways in over HTTP and gRPC share: the gate with its keys, and where traces go."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 
+from serve.access import Key
 from serve.call import Call
 from serve.deadlines import UNREAD_TIMEOUT_S
 from serve.gate import Gate
@@ -24,11 +25,6 @@ class Entrance:
         """The record of a request, to be used as a context around all of it."""
         return Call(wire, method, headers, self.tracing, quiet)
 
-    @contextmanager
-    def admit(self, call: Call, headers: Mapping[str, str], needs_key: bool) -> Iterator[None]:
+    def admit(self, headers: Mapping[str, str]) -> AbstractContextManager[Key | None]:
         """Hold a place at the gate for as long as this is open; `RequestError` if there is none."""
-        if not needs_key:
-            yield
-            return
-        with self.gate.admit(headers.get("authorization")) as call.key:
-            yield
+        return self.gate.admit(headers.get("authorization"))

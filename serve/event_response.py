@@ -4,7 +4,6 @@ Starlette's StreamingResponse does the same with a task group and two more gener
 characters has many small events, so what each of them passes counts.
 """
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Protocol
 
@@ -14,7 +13,7 @@ from starlette.types import Message, Receive, Scope, Send
 from serve import metrics
 from serve.answers import event_text
 from serve.call import note_error
-from serve.gone import until_gone
+from serve.gone import WhileThere
 from serve.wire.errors import RequestError
 
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -41,15 +40,10 @@ class EventResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events until they end or the client goes away."""
         del scope
-        sending = asyncio.ensure_future(self._send(send))
-        gone = asyncio.ensure_future(until_gone(receive))
         try:
-            await asyncio.wait((sending, gone), return_when=asyncio.FIRST_COMPLETED)
-            if sending.done():
-                sending.result()
+            with WhileThere(receive):
+                await self._send(send)
         finally:
-            sending.cancel()
-            gone.cancel()
             self._writing.close()
 
     async def _send(self, send: Send) -> None:

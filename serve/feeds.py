@@ -88,6 +88,6 @@ def rows_finite(outputs: dict[str, Array], manifest: Manifest) -> list[bool]:
     finite: Array = np.isfinite(outputs["logprob"].sum(axis=0))
     for state in manifest.states:
         value = outputs[f"next.{state.name}"]
-        finite &= np.isfinite(np.abs(value.reshape(len(value), -1)).max(axis=1))  # NaN wins a max
+        finite &= np.isfinite(value).reshape(len(value), -1).all(axis=1)
     found: list[bool] = finite.tolist()
     return found

@@ -8,7 +8,7 @@ import hmac
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from serve import metrics
 from serve.access import Key, hash_key
@@ -81,16 +81,16 @@ class Gate:
     def __init__(self, keys: Sequence[Key] = ()) -> None:
         self._accounts = [Account(key) for key in keys]
 
-    @contextmanager
-    def admit(self, authorization: str | None) -> Iterator[Key | None]:
+    def admit(self, authorization: str | None) -> AbstractContextManager[Key | None]:
         """A request is in flight for as long as this is open; gives its key.
 
-        `authorization` is the header, "Bearer KEY". Raises `RequestError` for a key that isn't
-        known or has reached a limit.
+        `authorization` is the header, "Bearer KEY". Opening it raises `RequestError` for a key that
+        isn't known or has reached a limit.
         """
-        if not self._accounts:
-            yield None
-            return
+        return self._place(authorization) if self._accounts else nullcontext()
+
+    @contextmanager
+    def _place(self, authorization: str | None) -> Iterator[Key]:
         try:
             account = self._find(authorization)
             account.take_place()

@@ -53,7 +53,7 @@ class GrpcEntrance(grpc.aio.ServerInterceptor):
                 await context.send_initial_metadata((("x-request-id", call.request_id),))
                 patience = Patience(self._entrance.patience_s)
                 try:
-                    with self._entrance.admit(call, headers, True), patience.watch():
+                    with self._entrance.admit(headers) as call.key, patience:
                         request = await parse_message(content, parse, details.method)
                         reply = await _answered(handler, request, context, patience)
                         call.status = "OK"

@@ -4,11 +4,13 @@ Plain ASGI: a chunk of a stream costs a look at its type and two at the clock, b
 copy.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from serve.access import Key
 from serve.bodies import bounded
 from serve.call import Call, note_error
 from serve.direct import Paths
@@ -21,6 +23,7 @@ from serve.wire.errors import RequestError
 OPEN = ("/", "/livez", "/readyz", "/healthz", "/metrics", "/docs.json")  # need no key
 OPEN_FOLDER = "/static_content/"  # of BentoML's own page
 QUIET = ("/livez", "/readyz", "/healthz", "/metrics")  # asked every few seconds
+Headings = Mapping[str, str]
 
 
 class HttpEntrance:
@@ -41,21 +44,26 @@ class HttpEntrance:
         with self._entrance.open("http", method, headers, path in QUIET) as call:
             app = self._way(scope["method"], path, headers.get("content-type", ""))
             patience = Patience(self._entrance.patience_s)
-            named = name_answer(call, scope, watch_writes(send, patience))
+            outgoing = Outgoing(call, scope, send, patience)
             try:
-                with self._entrance.admit(call, headers, needs_key(scope["method"], path)):
+                with self._place(scope["method"], path, headers) as call.key:
                     if app is self._app:  # the others look themselves
                         receive = bounded(receive, headers.get("content-length"))
-                    with patience.watch():
-                        await app(scope, receive, named)
+                    with patience:
+                        await app(scope, receive, outgoing)
                     if patience.is_over:
                         call.error = "timeout"
             except RequestError as error:
                 if call.status is None:
-                    await error_response(error)(scope, receive, named)
+                    await error_response(error)(scope, receive, outgoing)
                 note_error(error.code)  # an answer that has begun ends here, and is not whole
             finally:
                 call.route = getattr(scope.get("route"), "path", None)  # where a router found one
+
+    def _place(
+        self, asked: str, path: str, headers: Headings
+    ) -> AbstractContextManager[Key | None]:
+        return self._entrance.admit(headers) if needs_key(asked, path) else nullcontext()
 
     def _way(self, method: str, path: str, kind: str) -> ASGIApp:
         """What answers: forms, which BentoML's own paths take too, go the long way."""
@@ -69,50 +77,43 @@ def needs_key(method: str, path: str) -> bool:
     return not (is_open and method in ("GET", "HEAD"))
 
 
-def name_answer(call: Call, scope: Scope, send: Send) -> Send:
-    """A `send` that puts the request's id into the answer's headers, and notes the status.
+class Outgoing:
+    """A `send` with the request's id in the answer's headers, which notes the status and its waits.
 
     BentoML's router says in plain text that there is no such path: that becomes an error of ours.
     """
-    request_id = (b"x-request-id", call.request_id.encode())
-    replaced = False
 
-    def named(message: Message) -> Awaitable[None]:
-        nonlocal replaced
-        if replaced:
-            return _nothing()
+    __slots__ = ("_call", "_is_replaced", "_patience", "_scope", "_send")
+
+    def __init__(self, call: Call, scope: Scope, send: Send, patience: Patience) -> None:
+        self._call, self._scope, self._send, self._patience = call, scope, send, patience
+        self._is_replaced = False
+
+    async def __call__(self, message: Message) -> None:
+        """Send a message of an answer, or what has taken its place."""
+        if self._is_replaced:
+            return
         if message["type"] == "http.response.start":
-            call.status = message["status"]
+            request_id = (b"x-request-id", self._call.request_id.encode())
             message = {**message, "headers": [*message.get("headers", ()), request_id]}
-            if call.status in (404, 405):
+            self._call.status = message["status"]
+            if self._call.status in (404, 405):
                 headers = Headers(raw=message["headers"])
-                replaced = headers.get("content-type", "").startswith("text/plain")
-                if replaced:
-                    return _send_missing(call, scope, headers.get("allow", ""), send)
-        return send(message)
+                if headers.get("content-type", "").startswith("text/plain"):
+                    return await self._replace(headers.get("allow", ""))
+        await self._write(message)
 
-    return named
+    async def _write(self, message: Message) -> None:
+        self._patience.begin()
+        await self._send(message)
+        self._patience.end()
 
-
-def watch_writes(send: Send, patience: Patience) -> Send:
-    """A `send` that says when it waits."""
-
-    async def watched(message: Message) -> None:
-        patience.begin()
-        await send(message)
-        patience.end()
-
-    return watched
-
-
-async def _send_missing(call: Call, scope: Scope, allowed: str, send: Send) -> None:
-    answer = missing_response(scope["method"], scope["path"], allowed)
-    answer.headers["x-request-id"] = call.request_id
-    start = {"type": "http.response.start", "status": call.status, "headers": answer.raw_headers}
-    await send(start)
-    body = b"" if scope["method"] == "HEAD" else answer.body
-    await send({"type": "http.response.body", "body": body})
-
-
-async def _nothing() -> None:
-    """What is left of an answer that another one has taken the place of."""
+    async def _replace(self, allowed: str) -> None:
+        self._is_replaced = True
+        method, path = self._scope["method"], self._scope["path"]
+        answer = missing_response(method, path, allowed)
+        answer.headers["x-request-id"] = self._call.request_id
+        start = {"type": "http.response.start", "status": self._call.status}
+        await self._write({**start, "headers": answer.raw_headers})
+        body = b"" if method == "HEAD" else answer.body
+        await self._write({"type": "http.response.body", "body": body})

@@ -66,7 +66,7 @@ def make_app(host_of: Callable[[], Host], more: Sequence[AddPaths] = ()) -> Fast
         request = await read_request(http, CompletionRequest)
         writing = await unless_gone(http, open_writing(host_of(), request))
         if request.stream:
-            return EventResponse(writing, completion_events(writing, request))
+            return EventResponse(writing, completion_events(writing, request.wants_usage))
         page = await unless_gone(http, whole_completion(writing), writing.close)
         return await json_response(page)
 

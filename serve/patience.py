@@ -6,17 +6,21 @@ keep its streams' memory, its place among the key's and its line in the log for 
 
 import asyncio
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
+from typing import Self
 
+from serve.gone import take_back
 from serve.wire.errors import RequestError
 
 
 class Patience:
     """Cancels the task that it was made in once one of its writes has waited for so long.
 
-    Looked at four times in that span, so a write costs two readings of a clock and no timer.
+    A context: the writes are looked at for as long as it is open, and the cancellation ends with
+    it. Looked at four times in that span, so a write costs two readings of a clock and no timer.
     """
+
+    __slots__ = ("_handle", "_since", "_task", "is_over", "limit_s")
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s, self.is_over = limit_s, False
@@ -35,17 +39,18 @@ class Patience:
         sentence = f"what was sent was left unread for {self.limit_s} s; read faster"
         return RequestError("timeout", sentence)
 
-    @contextmanager
-    def watch(self) -> Iterator[None]:
-        """Look at the writes for as long as this is open; the cancellation ends with it."""
+    def __enter__(self) -> Self:
         self._look_later()
-        try:
-            yield
-        except asyncio.CancelledError:
-            if not self.is_over or self._task is None or self._task.uncancel() > 0:
-                raise
-        finally:
-            self._handle.cancel()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        self._handle.cancel()
+        return isinstance(error, asyncio.CancelledError) and self.is_over and take_back(self._task)
 
     def _look_later(self) -> None:
         self._handle = asyncio.get_running_loop().call_later(self.limit_s / 4, self._look)

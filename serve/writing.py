@@ -79,7 +79,10 @@ class Writing:
         choices: list[Choice],
         inbox: Inbox,
     ) -> None:
-        self.request, self.bundle, self.variant, self.choices = request, bundle, variant, choices
+        # Not the request itself: its prompt, or the state to go on from, can be megabytes.
+        self.n, self.logprobs, self.echo = request.n, request.logprobs, request.echo
+        self._stops = request.stops
+        self.bundle, self.variant, self.choices = bundle, variant, choices
         self.seed = choices[0].seed
         self._host, self._inbox = host, inbox
 
@@ -112,7 +115,7 @@ class Writing:
     def usage(self) -> dict[str, Any]:
         """Characters of every prompt, counted once, and of all choices; cached ones weren't run
         again."""
-        firsts = [c for c in self.choices if c.branch != ABLATED and c.index % self.request.n == 0]
+        firsts = [c for c in self.choices if c.branch != ABLATED and c.index % self.n == 0]
         prompt = sum(len(choice.stream.forced) for choice in firsts)
         reused = sum(choice.stream.num_reused for choice in firsts)
         written = sum(choice.stream.num_written for choice in self.choices)
@@ -160,11 +163,10 @@ class Writing:
         arrived: list[Delivery],
     ) -> Piece:
         stream, characters = choice.stream, None
-        if self.request.logprobs is not None:
-            top = self.request.logprobs
+        if (top := self.logprobs) is not None:
             vocabulary = choice.decoder.vocabulary
             characters = [c for d in arrived for c in describe_characters(d, vocabulary, top)]
-            if not choice.started and characters and self.request.echo and len(stream.forced):
+            if not choice.started and characters and self.echo and len(stream.forced):
                 characters[0] = Character(characters[0].text, None, {})
         stop = stream.stop_index
         return Piece(
@@ -173,7 +175,7 @@ class Writing:
             text=text,
             characters=characters,
             finish_reason=stream.finish_reason if choice.done else None,
-            stop=self.request.stops[stop] if choice.done and stop is not None else None,
+            stop=self._stops[stop] if choice.done and stop is not None else None,
             seed=choice.seed,
             state=self._saved(stream) if choice.done and stream.saved is not None else None,
         )

@@ -289,8 +289,9 @@ def test_more_streams_than_slots_all_end(engine: Engine, bundle: Bundle) -> None
 
 
 def test_a_stream_that_waits_too_long_ends_with_the_limits_name(
-    bundles: dict[str, Bundle],
+    bundles: dict[str, Bundle], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("serve.engine.LOOK_S", 0.0)
     bundle = bundles[NAMES[1]]
     engine = Engine(bundles.values(), Limits(max_streams=1, queue_timeout_s=0.0))
     first, second = stream(bundle, max_tokens=10_000), stream(bundle)
@@ -304,8 +305,9 @@ def test_a_stream_that_waits_too_long_ends_with_the_limits_name(
 
 
 def test_a_stream_that_runs_too_long_ends_with_the_limits_name(
-    bundles: dict[str, Bundle],
+    bundles: dict[str, Bundle], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("serve.engine.LOOK_S", 0.0)
     bundle = bundles[NAMES[1]]
     engine = Engine(bundles.values(), Limits(total_timeout_s=5.0))
     found = stream(bundle, max_tokens=10_000)
@@ -337,6 +339,7 @@ def test_a_stream_whose_client_does_not_read_rests_until_it_does(
 def test_a_stream_that_nobody_reads_ends_with_the_limits_name(
     bundles: dict[str, Bundle], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("serve.engine.LOOK_S", 0.0)
     monkeypatch.setattr("serve.engine.MAX_UNREAD", 64)
     engine = Engine(bundles.values(), Limits(unread_timeout_s=5.0))
     found = stream(bundles[NAMES[1]], max_tokens=300)

@@ -104,7 +104,7 @@ def test_only_a_write_that_waits_is_too_long() -> None:
     async def work() -> list[str]:
         told = []
         patience = Patience(0.1)
-        with patience.watch():
+        with patience:
             await asyncio.sleep(0.3)  # no write: a client may wait for its answer
             for _ in range(4):
                 patience.begin()
@@ -122,7 +122,7 @@ def test_only_a_write_that_waits_is_too_long() -> None:
 
 def test_another_cancellation_passes() -> None:
     async def work() -> None:
-        with Patience(60.0).watch():
+        with Patience(60.0):
             await asyncio.sleep(60)
 
     async def outside() -> None:

@@ -177,6 +177,11 @@ class CompletionRequest(GenerateRequest, IdleFields):
     stream: bool = False
     stream_options: StreamOptions | None = None
 
+    @property
+    def wants_usage(self) -> bool:
+        """Whether a stream ends with what it has used."""
+        return self.stream_options is not None and self.stream_options.include_usage
+
     @model_validator(mode="after")
     def _check_stream_options(self) -> Self:
         if self.stream_options is not None and not self.stream:
