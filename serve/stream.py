@@ -34,8 +34,8 @@ class Life(enum.Enum):
 class Delivery(NamedTuple):
     """Consecutive characters of a stream (N), ready for the client."""
 
-    characters: list[int]  # (N)
-    logprobs: list[float]  # (N), natural logs under the raw distribution; empty: not asked for
+    characters: Sequence[int]  # (N)
+    logprobs: Sequence[float]  # (N), natural logs under the raw distribution; empty: not asked for
     logits: Array | None  # (N, V), where they were asked for
 
 
@@ -136,7 +136,9 @@ class Stream:
         """The cache of states knows the stream's characters up to a position."""
         self.num_reused, self.position = position - self.start, position
 
-    def take(self, characters: list[int], logprobs: list[float], logits: Array | None) -> None:
+    def take(
+        self, characters: Sequence[int], logprobs: Sequence[float], logits: Array | None
+    ) -> None:
         """The stream has taken these characters (N); called by the engine, which also finishes."""
         before = self.position
         self.position = before + len(characters)

@@ -5,6 +5,7 @@
 A group shares its weights; a table may hold several groups.
 """
 
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,6 +32,7 @@ class Table:
         self._feeds, self._cache = FeedTable(bundle.manifest, num_slots), cache
         self._prefixes: dict[int, Prefixes] = {}  # by slot
         self._cut = bundle.manifest.graph.max_steps
+        self._code = np.min_scalar_type(len(bundle.manifest.vocabulary)).char  # of a character
 
     def enter(self, stream: Stream) -> None:
         """Give a stream a slot: with its own opening, a cached beginning, or the initial state."""
@@ -57,7 +59,8 @@ class Table:
         feeds = {**self.slots.gather(slots), **self._feeds.make(group)}
         outputs = group[0].session.run(feeds)
         self.slots.scatter(slots, outputs)
-        tokens, logprobs = outputs["tokens"].T.tolist(), outputs["logprob"].T
+        tokens, K = self._tight(outputs["tokens"]), len(outputs["tokens"])
+        logprobs = outputs["logprob"].T
         num_steps: list[int] = feeds["num_steps"].tolist()
         finite = rows_finite(outputs, self.bundle.manifest)
         for row, (stream, steps) in enumerate(zip(group, num_steps, strict=True)):
@@ -65,9 +68,9 @@ class Table:
                 # What came before is good, and a stream may have ended there, whatever the run's
                 # length; a state that is asked for isn't.
                 steps = 0 if stream.saves else num_finite(logprobs[row, :steps])
-            taken = logprobs[row, :steps].tolist() if stream.deliver_logprobs else []
+            taken = logprobs[row, :steps].tolist() if stream.deliver_logprobs else ()
             logits = outputs["logits"][:steps, row] if stream.deliver_logits else None
-            stream.take(tokens[row][:steps], taken, logits)
+            stream.take(tokens[row * K : row * K + steps], taken, logits)
             if not finite[row]:
                 stream.finish("error", not_finite(stream))  # no more than it has ended already
                 continue
@@ -75,6 +78,10 @@ class Table:
                 self._publish(stream)
             if stream.rewinds:
                 self._rewind(stream, row, feeds)
+
+    def _tight(self, tokens: Array) -> "array[int]":
+        """Tokens (K, B), a row after the other: they wait here for who reads slowly."""
+        return array(self._code, tokens.T.astype(self._code).tobytes())
 
     def _publish(self, stream: Stream) -> None:
         """Offer the state of a complete beginning of a prompt to streams to come."""
