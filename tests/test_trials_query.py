@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -488,13 +489,19 @@ def test_every_wire_and_client_answers_alike(server: Any, host: Host, model: str
     assert found.delta is not None and set(found.delta) == {f"delta_{n}" for n in found.baseline}
 
 
+def lines_of(server: Any) -> list[str]:
+    return list(server.log.read_text().splitlines())
+
+
 def test_the_line_in_the_log_says_model_and_ablation(server: Any) -> None:
     with HttpClient(server.url) as client:
         result = client.trials(ABLATIONS["small-copy"], model="small-copy", resamples=0)
     assert result.ablation is not None
-    lines = [line for line in server.log.read_text().splitlines() if "ablations/trials" in line]
-    hashed = result.ablation["hash"]
-    assert f"model=small-copy ablation={hashed} " in lines[-1], lines[-1]
+    expected = f"model=small-copy ablation={result.ablation['hash']} "
+    deadline = time.monotonic() + 10  # the line comes after the answer
+    while not any("ablations/trials" in line and expected in line for line in lines_of(server)):
+        assert time.monotonic() < deadline, lines_of(server)[-20:]
+        time.sleep(0.05)
     counters = httpx.get(server.url + "/metrics", timeout=30).text
     assert 'torsor_trials_total{model="small-copy"}' in counters
 
