@@ -300,7 +300,7 @@ def compare(rows: Rows, engine: Figures, figures: Figures) -> None:
     figures["serving.grpc_over_best_peer.s64"] = grpc.rate / max(r.rate for r in peers.values())
     figures["serving.share_of_engine.s64"] = http.rate / engine["engine"]
     figures["serving.share_of_engine_per_cpu_s.s64"] = http.cpu_rate / engine["engine_cpu"]
-    figures["engine.share_of_advance.b64"] = engine["engine_cpu"] / engine["advance_cpu"]
+    figures["engine.share_of_advance.b64"] = engine["share_cpu"]
     figures["engine.characters_per_s.b64"] = engine["engine"]
 
 
