@@ -31,10 +31,17 @@ def return_large_blocks() -> bool:
     return bool(mallopt(MMAP_THRESHOLD, RETURNED_BYTES))
 
 
-def spare_collections() -> None:
-    """Keep the garbage collector from what stays: it would look through all of it for every few
-    hundred objects that requests make, which was a third of the time of short requests."""
-    gc.collect()
+def resume_collections() -> None:
+    """Collect garbage again, of what is made from here on: the first look would be at everything."""
     gc.freeze()
     gc.enable()
+
+
+def spare_collections() -> None:
+    """Keep the garbage collector from what stays: it would look through all of it for every few
+    hundred objects that requests make, which was a third of the time of short requests.
+
+    What imports have left as garbage, a MB, stays too: to find it takes 0.17 s.
+    """
+    resume_collections()
     gc.set_threshold(GC_THRESHOLD, 20, 100)

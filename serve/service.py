@@ -43,7 +43,7 @@ from serve.native.library import status
 from serve.open_inference_grpc import add_open_inference
 from serve.open_inference_rest import add_open_inference_paths
 from serve.openai_api import make_app
-from serve.process import prepare_process, spare_collections
+from serve.process import prepare_process, resume_collections, spare_collections
 from serve.request_timer import leave_out_timers
 from serve.runtime import DeviceError, choose_device, load_bundles
 from serve.saved_state import read_key
@@ -297,4 +297,4 @@ Torsor.add_asgi_middleware(  # type: ignore[attr-defined]
 )
 Torsor.add_asgi_middleware(HealthMiddleware)  # type: ignore[attr-defined]
 if not is_worker():  # which has more to import, and comes to `spare_collections`
-    gc.enable()
+    resume_collections()
