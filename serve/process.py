@@ -32,7 +32,7 @@ def return_large_blocks() -> bool:
 
 
 def resume_collections() -> None:
-    """Collect garbage again, of what is made from here on: the first look would be at everything."""
+    """Collect garbage again, of what is made from here on; else the first look is at everything."""
     gc.freeze()
     gc.enable()
 

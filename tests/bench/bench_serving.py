@@ -104,7 +104,7 @@ def main() -> None:
     add_option(parser)
     options = parser.parse_args()
     where = chosen(parser, options.device)
-    rounds = "1" if options.quick else "4"
+    rounds = "3" if options.quick else "12"
     figures: Figures = {}
     with tempfile.TemporaryDirectory() as folder, running() as servers:
         bundles = with_unrolled(where, Path(folder))
