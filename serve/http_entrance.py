@@ -51,7 +51,7 @@ class HttpEntrance:
                         receive = bounded(receive, headers.get("content-length"))
                     with patience:
                         await app(scope, receive, outgoing)
-                    if patience.is_over:
+                    if patience.has_cancelled:
                         call.error = "timeout"
             except RequestError as error:
                 if call.status is None:

@@ -113,7 +113,7 @@ def test_only_a_write_that_waits_is_too_long() -> None:
             told.append("written")
             patience.begin()
             await asyncio.sleep(60)
-        told.append("left" if patience.is_over else "lost")
+        told.append("left" if patience.has_cancelled else "lost")
         await asyncio.sleep(0.2)  # nothing cancels what comes after
         return told
 
