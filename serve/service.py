@@ -55,6 +55,7 @@ from serve.sweeps import Sweeps, keep_sweeps
 from serve.tls import check_tls, grpc_credentials
 from serve.tokenizer_api import add_tokenizer
 from serve.tracing import bento_tracing
+from serve.upgrades import decline_upgrades
 from serve.wire.errors import RequestError
 from serve.wire.requests import ScoreRequest, TextRequest
 
@@ -119,16 +120,11 @@ class HealthMiddleware:
 
 teach_supervisor()
 leave_out_timers()
+decline_upgrades()
 ENTRANCE = Entrance()
 SETTINGS = checked_settings()
 APP = make_app(current_host, (add_sweep_paths,))
-for add_paths in (
-    add_tokenizer,
-    add_open_inference_paths,
-    add_management,
-    add_metrics,
-    add_docs,
-):
+for add_paths in (add_tokenizer, add_open_inference_paths, add_management, add_metrics, add_docs):
     add_paths(APP, current_host)
 
 
