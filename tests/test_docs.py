@@ -3,14 +3,21 @@
 schemathesis reads the document, asks for everything in it, and holds the answers against it.
 """
 
+import asyncio
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from serve.docs import add_docs
+from serve.host import Host
 
 OSM, TANH = "osm-rnn-shakespeare", "tanh-rnn-shakespeare"
 WORDS = {"type": "string", "pattern": "^[A-Za-z ,.]{1,20}$"}
@@ -147,3 +154,27 @@ def test_what_the_document_does_not_allow_is_refused_as_it_says(
     checks = ",".join((*CHECKS, "negative_data_rejection"))
     options = ("--mode", "negative", "--phases", "fuzzing", "--max-examples", "5")
     fuzz(server, tmp_path, document | {"paths": posts}, *options, "--checks", checks)
+
+
+def test_the_document_is_made_once_and_off_the_event_loop(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes a while, and streams go on meanwhile."""
+    threads = []
+
+    def make(**told: Any) -> Any:
+        threads.append(threading.current_thread())
+        return get_openapi(**told)
+
+    monkeypatch.setattr("serve.docs.get_openapi", make)
+    app = FastAPI()
+    add_docs(app, lambda: host)
+
+    async def ask_twice_at_once() -> list[httpx.Response]:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+            return await asyncio.gather(*(client.get("/docs.json") for _ in range(2)))
+
+    first, second = asyncio.run(ask_twice_at_once())
+    assert first.status_code == 200 and first.json() == second.json()
+    assert len(threads) == 1 and threads[0] is not threading.main_thread()
