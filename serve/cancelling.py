@@ -12,7 +12,7 @@ class Cancelling(ABC):
     What comes from elsewhere passes. `_begin` and `_end` are called on the way in and out.
     """
 
-    __slots__ = ("_task", "has_cancelled")
+    __slots__ = ("_before", "_task", "has_cancelled")
 
     def __init__(self) -> None:
         self._task: asyncio.Task[Any] | None = None
@@ -20,6 +20,7 @@ class Cancelling(ABC):
 
     def __enter__(self) -> Self:
         self._task = asyncio.current_task()
+        self._before = 0 if self._task is None else self._task.cancelling()
         self._begin()
         return self
 
@@ -31,9 +32,9 @@ class Cancelling(ABC):
     ) -> bool:
         task, self._task = self._task, None  # a call that comes too late cancels nothing
         self._end()
-        if task is None or not self.has_cancelled or not isinstance(error, asyncio.CancelledError):
+        if task is None or not self.has_cancelled:
             return False
-        return task.uncancel() <= 0
+        return task.uncancel() <= self._before and isinstance(error, asyncio.CancelledError)
 
     def cancel(self) -> None:
         """End what runs inside, if it still does."""

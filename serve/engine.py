@@ -31,7 +31,7 @@ from serve.wire.errors import RequestError
 
 IDLE_S = 1.0  # how long the loop sleeps when nothing is to be done and nobody wakes it
 UNREAD_S = 0.005  # and when every stream waits for its client to read
-LOOK_S = 0.02  # between looks at who has taken too long; the limits are seconds
+LOOK_S = 0.02  # between looks at who has taken too long: limits are kept to that
 MAX_UNREAD = 1024  # characters; a stream whose client reads no faster rests
 
 
@@ -211,7 +211,7 @@ class Engine:
                 self.cache.forget(bundle.identity)
 
     def _drop_dead(self) -> list[Stream]:
-        """End streams that were cancelled or took too long, before they cost a run."""
+        """End streams that were cancelled, before they cost a run, and those that took too long."""
         now = time.monotonic()
         with self._wake:
             streams = [*self._running, *self._waiting]

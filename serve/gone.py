@@ -1,4 +1,4 @@
-"""Clients that go away before their answer is ready."""
+"""Clients that go away before they have their answer."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -31,10 +31,15 @@ class WhileThere(Cancelling):
 
     def _begin(self) -> None:
         self._gone = asyncio.ensure_future(until_gone(self._receive))
-        self._gone.add_done_callback(lambda _: self.cancel())
+        self._gone.add_done_callback(self._leave)
 
     def _end(self) -> None:
         self._gone.cancel()
+
+    def _leave(self, gone: "asyncio.Task[None]") -> None:
+        if not gone.cancelled():
+            gone.exception()  # of a body that nobody reads, and that is too long
+            self.cancel()
 
 
 async def until_gone(receive: Receive) -> None:

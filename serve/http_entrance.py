@@ -101,7 +101,9 @@ class Outgoing:
                 headers = Headers(raw=message["headers"])
                 if headers.get("content-type", "").startswith("text/plain"):
                     return await self._replace(headers.get("allow", ""))
-        await self._write(message)
+        self._patience.begin()  # and not `_write`: a stream has many chunks
+        await self._send(message)
+        self._patience.end()
 
     async def _write(self, message: Message) -> None:
         self._patience.begin()

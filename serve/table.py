@@ -32,7 +32,7 @@ class Table:
         self._feeds, self._cache = FeedTable(bundle.manifest, num_slots), cache
         self._prefixes: dict[int, Prefixes] = {}  # by slot
         self._cut = bundle.manifest.graph.max_steps
-        self._code = np.min_scalar_type(len(bundle.manifest.vocabulary)).char  # of a character
+        self._code = np.min_scalar_type(len(bundle.manifest.vocabulary) - 1).char  # of a character
 
     def enter(self, stream: Stream) -> None:
         """Give a stream a slot: with its own opening, a cached beginning, or the initial state."""
@@ -80,7 +80,7 @@ class Table:
                 self._rewind(stream, row, feeds)
 
     def _tight(self, tokens: Array) -> "array[int]":
-        """Tokens (K, B), a row after the other: they wait here for who reads slowly."""
+        """Tokens (K, B), a row after the other; small, since those of slow readers wait."""
         return array(self._code, tokens.T.astype(self._code).tobytes())
 
     def _publish(self, stream: Stream) -> None:

@@ -1,13 +1,16 @@
 """Clients that go away: what works for them ends, and nothing else does."""
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import pytest
 from starlette.requests import Request
 from starlette.types import Message
 
 from serve.gone import ClientGone, WhileThere, unless_gone
+from serve.wire.errors import RequestError
 
 Receive = Callable[[], Awaitable[Message]]
 
@@ -109,3 +112,47 @@ def test_who_goes_as_the_work_ends_cancels_nothing_that_comes_after() -> None:
         return "went on"
 
     assert asyncio.run(work()) == "went on"
+
+
+def test_a_cancellation_that_the_work_keeps_to_itself_is_taken_back_too() -> None:
+    async def work() -> None:
+        running = asyncio.current_task()
+        assert running is not None
+        with WhileThere(leaves_after(0)), suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+        assert running.cancelling() == 0
+        for _ in range(2):
+            with WhileThere(leaves_after(0)):
+                await asyncio.sleep(60)
+
+    asyncio.run(work())
+
+
+def test_who_was_to_be_cancelled_before_is_no_less_cancelled_by_a_client() -> None:
+    async def work() -> str:
+        running = asyncio.current_task()
+        assert running is not None
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+        with WhileThere(leaves_after(0)):
+            await asyncio.sleep(60)
+        return "went on"
+
+    assert asyncio.run(work()) == "went on"
+
+
+def test_a_connection_that_fails_counts_as_left() -> None:
+    async def receive() -> Message:
+        raise RequestError("too_large", "of a body that nobody reads")
+
+    async def answer() -> None:
+        told: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+        with pytest.raises(ClientGone):
+            await unless_gone(request(receive), asyncio.sleep(60))
+        gc.collect()
+        await asyncio.sleep(0)
+        assert told == []
+
+    asyncio.run(answer())

@@ -148,7 +148,10 @@ def end_of(
     return stream
 
 
-def test_the_first_character_is_awaited_from_the_slot_on(tanh: Bundle) -> None:
+def test_the_first_character_is_awaited_from_the_slot_on(
+    tanh: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serve.engine.LOOK_S", 0.0)
     limits = Limits(first_timeout_s=0.0)
     late = end_of(tanh, limits, 2_000, 5, waited_s=0)
     assert late.error.code == "timeout" and "(first_timeout_s)" in late.error.message
@@ -156,5 +159,6 @@ def test_the_first_character_is_awaited_from_the_slot_on(tanh: Bundle) -> None:
     assert end_of(tanh, patient, 10, 5, waited_s=20).finish_reason == "length"
 
 
-def test_scoring_awaits_no_first_character(tanh: Bundle) -> None:
+def test_scoring_awaits_no_first_character(tanh: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serve.engine.LOOK_S", 0.0)
     assert end_of(tanh, Limits(first_timeout_s=0.0), 2_000, 0, waited_s=0).finish_reason == "length"

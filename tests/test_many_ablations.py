@@ -190,7 +190,10 @@ def test_a_background_stream_takes_no_slot_while_a_live_one_waits(bundle: Bundle
     assert len(collect(sweep)[0]) == 50
 
 
-def test_a_background_stream_has_no_limit_of_time(bundle: Bundle) -> None:
+def test_a_background_stream_has_no_limit_of_time(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serve.engine.LOOK_S", 0.0)
     limits = Limits(queue_timeout_s=0.0, first_timeout_s=0.0, total_timeout_s=0.0)
     engine = Engine([bundle], limits)
     found = stream(bundle, prompt="A" * 500, background=True)

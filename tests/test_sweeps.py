@@ -8,7 +8,7 @@ import signal
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -464,7 +464,8 @@ def kill_all(server: Any) -> None:
     assert workers
     server.process.kill()
     for worker in workers:
-        signal.pidfd_send_signal(worker, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(worker, signal.SIGKILL)
     for worker in workers:
         assert select.select([worker], [], [], 30)[0], "a killed worker goes on"
         os.close(worker)
