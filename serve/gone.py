@@ -31,15 +31,10 @@ class WhileThere(Cancelling):
 
     def _begin(self) -> None:
         self._gone = asyncio.ensure_future(until_gone(self._receive))
-        self._gone.add_done_callback(self._leave)
+        self._gone.add_done_callback(lambda _: self.cancel())
 
     def _end(self) -> None:
-        self._gone.cancel()
-
-    def _leave(self, gone: "asyncio.Task[None]") -> None:
-        if not gone.cancelled():
-            gone.exception()  # of a body that nobody reads, and that is too long
-            self.cancel()
+        self._gone.cancel()  # where it has failed, as for a body that is too long, nobody hears it
 
 
 async def until_gone(receive: Receive) -> None:
