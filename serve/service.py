@@ -48,7 +48,7 @@ from serve.request_timer import leave_out_timers
 from serve.runtime import DeviceError, choose_device, load_bundles
 from serve.saved_state import read_key
 from serve.settings import Settings, read_settings
-from serve.supervisor import is_worker, stop_supervisor, teach_supervisor
+from serve.supervisor import is_worker, leave_hangups, stop_supervisor, teach_supervisor
 from serve.sweep_api import add_sweep_paths
 from serve.sweep_grpc import SweepServicer
 from serve.sweeps import Sweeps, keep_sweeps
@@ -119,6 +119,7 @@ class HealthMiddleware:
 
 
 teach_supervisor()
+leave_hangups()
 leave_out_timers()
 decline_upgrades()
 ENTRANCE = Entrance()

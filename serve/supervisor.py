@@ -1,7 +1,8 @@
 """What the process above ours, BentoML's supervisor, is taught.
 
 It starts the server's process, and another one whenever that ends. By itself it hears one signal to
-stop and no second one, and it ends with exit code 0 whatever went wrong.
+stop and no second one, starts anew where a terminal closes, and ends with exit code 0 whatever went
+wrong.
 """
 
 import os
@@ -16,7 +17,8 @@ GIVE_UP = signal.SIGUSR2  # from a server's process that can't start, to its sup
 
 def teach_supervisor() -> None:
     """In the supervisor, which imports the service before it starts anything: a second signal goes
-    on to the server's process, and one that gives up ends the supervisor with exit code 1."""
+    on to the server's process, a terminal that closes is a signal to stop (under nohup it is none),
+    and a process that gives up ends the supervisor with exit code 1."""
     if "bentoml" not in Path(sys.argv[0]).parts or "serve" not in sys.argv:
         return
     from circus.sighandler import SysHandler  # type: ignore[import-untyped]
@@ -33,7 +35,16 @@ def teach_supervisor() -> None:
                 process.send_signal(signal.SIGTERM)
 
     SysHandler.quit = hand_on
+    SysHandler.stop = _ignore_signals  # which would kill from here on
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    SysHandler.handle_hup = SysHandler.handle_winch if ignored else SysHandler.handle_term
     signal.signal(GIVE_UP, _fail)
+
+
+def leave_hangups() -> None:
+    """In the server's process: a terminal that closes tells both, and its supervisor decides."""
+    if is_worker():
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 def stop_supervisor() -> None:
@@ -46,6 +57,11 @@ def is_worker() -> bool:
     """Whether this process is the server's, which the supervisor has started."""
     main = sys.modules["__main__"].__spec__
     return main is not None and main.name.startswith("_bentoml_impl.worker")
+
+
+def _ignore_signals(handler: Any) -> None:
+    for number in handler.SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _fail(number: int, frame: FrameType | None) -> None:

@@ -16,7 +16,7 @@ import grpc
 import httpx
 import numpy as np
 import pytest
-from servers import free_port
+from servers import family, free_port
 from test_host import edited
 from test_service import (
     ASK,
@@ -28,6 +28,7 @@ from test_service import (
     wait_for_running,
 )
 
+from clients.http_client import HttpClient
 from serve.manifest import read_manifest, write_manifest
 from serve.settings import SHIPPED
 from serve.wire import torsor_pb2 as pb
@@ -231,6 +232,39 @@ def test_a_second_signal_hurries(start_server: Any, tmp_path: Path, wire: str) -
         assert server.process.wait(60) == 0
         thread.join(30)
     assert ends == ["unavailable"]
+
+
+@pytest.mark.slow
+def test_signals_that_come_until_the_end_change_nothing(start_server: Any, tmp_path: Path) -> None:
+    with start_server(tmp_path, str(SHIPPED / TANH)) as server:
+        while server.process.poll() is None:
+            server.process.send_signal(signal.SIGTERM)
+            time.sleep(0.002)
+        assert server.process.returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nohup", [False, True])
+def test_a_terminal_that_closes_lets_streams_finish(
+    start_server: Any, tmp_path: Path, nohup: bool
+) -> None:
+    """It tells all processes; started under nohup, the server goes on."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if nohup else signal.SIG_DFL)
+    try:
+        with start_server(tmp_path, str(SHIPPED / TANH)) as server:
+            with HttpClient(server.url) as client:
+                stream = client.generate("A", max_tokens=60_000, seed=1)
+                text = next(stream).text
+                for pid in family(server.process.pid):
+                    os.kill(pid, signal.SIGHUP)
+                text += "".join(piece.text for piece in stream)
+                assert len(text) == 60_000
+                if nohup:
+                    assert client.complete("A", max_tokens=3).text
+                else:
+                    assert server.process.wait(60) == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.slow
