@@ -29,6 +29,8 @@ class DecliningProtocol(HttpToolsProtocol):
 
     def _unsupported_upgrade_warning(self) -> None:
         """Called where httptools has stopped after the head of a request."""
+        if self.scope["method"] == "CONNECT":  # offers nothing, and what follows is no body
+            return
         stopped = sys.exc_info()[1]
         assert isinstance(stopped, httptools.HttpParserUpgrade)
         rest = self._latest[stopped.args[0] :]

@@ -125,6 +125,13 @@ def test_what_follows_an_offer_is_checked_like_anything_else(port: int) -> None:
         assert connection.recv(100).startswith(b"HTTP/1.1 400 ")
 
 
+@pytest.mark.parametrize("offer", [{}, HTTP2])
+def test_a_request_for_a_tunnel_is_refused(port: int, offer: dict[str, str]) -> None:
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall(request_bytes("CONNECT", "/a", None, False, offer=offer))
+        assert connection.recv(100).startswith(b"HTTP/1.1 405 ")
+
+
 def test_the_server_answers_an_offer(server: Any) -> None:
     url = urlsplit(server.url)
     body = json.dumps({"model": MODEL, "prompt": "ROMEO:", "max_tokens": 5, "seed": 1})
