@@ -41,7 +41,7 @@ def spare_collections() -> None:
     """Keep the garbage collector from what stays: it would look through all of it for every few
     hundred objects that requests make, which was a third of the time of short requests.
 
-    What was garbage until then, a MB, stays too: to find it takes 0.17 s.
+    What was garbage until then, some thousand objects, stays too: to find it takes 0.17 s.
     """
     resume_collections()
     gc.set_threshold(GC_THRESHOLD, 20, 100)
