@@ -11,7 +11,7 @@ import grpc
 from google.protobuf.message import Message
 
 from clients import answers
-from clients.access import bearer, read_ca
+from clients.credentials import bearer, read_ca
 from clients.errors import (
     ConnectionFailed,
     ServerError,
@@ -19,9 +19,10 @@ from clients.errors import (
     TorsorError,
     UnexpectedAnswer,
 )
-from clients.events import MALFORMED
-from clients.grpc_queries import GrpcQueries
-from clients.grpc_sweeps import GrpcSweeps
+from clients.grpc.proto_json import fill, page_of
+from clients.grpc.queries import GrpcQueries
+from clients.grpc.sweeps import GrpcSweeps
+from clients.http.events import MALFORMED
 from clients.options import (
     Ablation,
     GenerateOptions,
@@ -31,7 +32,6 @@ from clients.options import (
     pair_body,
     score_body,
 )
-from clients.proto_json import fill, page_of
 from clients.results import (
     Character,
     Chunk,

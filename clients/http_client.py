@@ -20,15 +20,15 @@ from typing import Any, NoReturn, Self, TypeVar, Unpack
 
 import httpx
 
-from clients import calls
-from clients.access import bearer, read_ca
-from clients.calls import Call, StreamCall
+from clients.credentials import bearer, read_ca
 from clients.errors import ConnectionFailed, StreamBroken
-from clients.events import EventStream
-from clients.http_queries import AsyncQueries, Queries
+from clients.http import calls
+from clients.http.calls import Call, StreamCall
+from clients.http.events import EventStream
+from clients.http.queries import AsyncQueries, Queries
+from clients.http.sweeps import AsyncHttpSweeps, HttpSweeps
 from clients.options import Ablation, GenerateOptions, PairOptions, ScoreOptions
 from clients.results import Chunk, Completion, ModelInfo, ScoreResult, Structure
-from clients.sweeps import AsyncHttpSweeps, HttpSweeps
 
 DEFAULT_URL = "http://127.0.0.1:3000"
 CONNECT_TIMEOUT_S = 5.0

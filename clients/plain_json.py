@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 from clients.errors import UnfitRequest
-from serve.wire.shown import shown
+from serve.wire.preview import shown
 
 MAX_DEPTH = 90  # lists and objects within each other; protobuf reads 100
 SURROGATE = re.compile("[\ud800-\udfff]")

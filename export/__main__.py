@@ -18,7 +18,7 @@ import torch
 
 from export.bundle import export_bundle
 from export.check import Report, check_bundle
-from serve.manifest import BundleError, Manifest, ParityCase
+from serve.manifest.read import BundleError, Manifest, ParityCase
 from train.checkpoint import CheckpointError
 
 

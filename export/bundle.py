@@ -14,24 +14,24 @@ from typing import Any
 import onnx
 import torch
 
-from export.graph import MAX_STEPS, build_advance, runs_end_every
-from export.matrix_exp import body_range, body_squarings
-from export.parity import ParityError, Subject, measure_parity
-from export.place import refuse_other_things, whole_folder
+from export.graph.advance import MAX_STEPS, build_advance, runs_end_every
+from export.graph.matrix_exp import body_range, body_squarings
+from export.graph.task_advance import build_task_advance
+from export.graph.unrolled import write_unrolled
+from export.out_folder import refuse_other_things, whole_folder
+from export.parity.task import measure_task_case
+from export.parity.text import ParityError, Subject, measure_parity
+from export.parity.unrolled import measure_unrolled, with_unrolled
 from export.targets import describe_symmetries, describe_targets, find_subspaces
-from export.task_graph import build_task_advance
-from export.task_parity import measure_task_case
-from export.task_trials import (
+from export.trials import (
     TaskTrials,
     open_task,
     probe_task_angle,
     task_protocol,
     write_trials,
 )
-from export.unrolled import write_unrolled
-from export.unrolled_parity import measure_unrolled, with_unrolled
-from export.weights import set_weights, write_weights
-from serve.manifest import (
+from export.weights_file import set_weights, write_weights
+from serve.manifest.read import (
     DOMAIN,
     GRAPH_FILE,
     IR_VERSION,
@@ -51,7 +51,7 @@ from serve.manifest import (
     write_manifest,
 )
 from train.checkpoint import CheckpointError, find_checkpoint, read_checkpoint
-from train.matrix_exp import observed_angles
+from train.groups.matrix_exp import observed_angles
 from train.model import Model, State, Weights, family
 from train.settings import Settings
 from train.tasks.text import text_protocol

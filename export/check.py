@@ -22,14 +22,14 @@ import onnx
 from safetensors.torch import load_file
 
 from export.bundle import probe_angle
-from export.matrix_exp import HEADROOM
-from export.parity import Measure, ParityError, Subject, measure_parity
+from export.graph.matrix_exp import HEADROOM
+from export.graph.unrolled import unroll
+from export.parity.task import measure_task_case
+from export.parity.text import Measure, ParityError, Subject, measure_parity
+from export.parity.unrolled import measure_unrolled
 from export.targets import check_subspaces
-from export.task_parity import measure_task_case
-from export.task_trials import probe_task_angle
-from export.unrolled import unroll
-from export.unrolled_parity import measure_unrolled
-from serve.manifest import (
+from export.trials import probe_task_angle
+from serve.manifest.read import (
     GRAPH_FILE,
     TRIALS_FILE,
     UNROLLED_FILE,

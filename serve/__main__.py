@@ -18,15 +18,15 @@ from dataclasses import fields
 from pathlib import Path
 from typing import NoReturn
 
-from serve.access import read_keys
-from serve.data_folder import check_data_folder
-from serve.device import Device
-from serve.manifest import BundleError
+from serve.gateway.keys import read_keys
+from serve.gateway.tls import check_tls
+from serve.manifest.read import BundleError
 from serve.native.library import status
-from serve.runtime import Bundle, DeviceError, load_bundles
-from serve.saved_state import read_key
+from serve.queries.saved_state import read_key
+from serve.runtime.bundle import Bundle, DeviceError, load_bundles
+from serve.runtime.device import Device
 from serve.settings import DEVICES, LOG_FORMATS, Settings, environment_of, variable
-from serve.tls import check_tls
+from serve.sweeps.folder import check_data_folder
 
 ROOT = Path(__file__).parent.parent
 PATHS = ("keys", "tls_cert", "tls_key", "state_key", "data_folder")  # settings that are files

@@ -1,7 +1,8 @@
 """What the server measures of itself, as Prometheus reads it; and its log.
 
-Plain prometheus_client; `serve.metrics_api` serves it. Observed once a tick or a stream, never once
-a character. A stream that its client left counts in torsor_streams_total with reason "cancelled".
+Plain prometheus_client; `serve.bento.metrics` serves it. Observed once a tick or a stream, never
+once a character. A stream that its client left counts in torsor_streams_total with reason
+"cancelled".
 """
 
 import logging
@@ -10,7 +11,7 @@ from collections.abc import Iterable
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from serve.stream import Stream
+from serve.engine.stream import Stream
 
 log = logging.getLogger("torsor")
 

@@ -7,7 +7,7 @@ keep its streams' memory, its place among the key's and its line in the log for 
 import asyncio
 import time
 
-from serve.cancelling import Cancelling
+from serve.cancel import Cancelling
 from serve.wire.errors import RequestError
 
 

@@ -22,40 +22,40 @@ import bentoml
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from serve.access import read_keys
-from serve.bento_api import native_routes, score_page, text_stream
-from serve.data_folder import check_data_folder, data_folder
-from serve.direct import direct_paths
-from serve.docs import add_docs
-from serve.engine import Limits
-from serve.entrance import Entrance
-from serve.error_answers import or_error
-from serve.gate import Gate
-from serve.grpc_server import set_serving, start_grpc_server
-from serve.host import Host
-from serve.http_entrance import HttpEntrance
-from serve.log import configure_log
-from serve.management import add_management
-from serve.manifest import BundleError, read_manifest
+from serve.bento.metrics import add_metrics
+from serve.bento.native_api import native_routes, score_page, text_stream
+from serve.bento.patches import decline_upgrades
+from serve.bento.process import prepare_process, resume_collections, spare_collections
+from serve.bento.request_timer import leave_out_timers
+from serve.bento.supervisor import is_worker, leave_hangups, stop_supervisor, teach_supervisor
+from serve.engine.engine import Limits
+from serve.gateway.admission import Gate
+from serve.gateway.entrance import Entrance
+from serve.gateway.keys import read_keys
+from serve.gateway.log import configure_log
+from serve.gateway.tls import check_tls, grpc_credentials
+from serve.gateway.tracing import bento_tracing
+from serve.grpc_api.servicer import set_serving, start_grpc_server
+from serve.http_api.app import make_app
+from serve.http_api.direct import direct_paths
+from serve.http_api.middleware import HttpEntrance
+from serve.http_api.models import add_management
+from serve.http_api.openapi import add_docs
+from serve.http_api.responses import or_error
+from serve.http_api.tokenizer_api import add_tokenizer
+from serve.kserve.grpc import add_open_inference
+from serve.kserve.http import add_open_inference_paths
+from serve.manifest.read import BundleError, read_manifest
 from serve.metrics import log
-from serve.metrics_api import add_metrics
+from serve.models import Host
 from serve.native.library import status
-from serve.open_inference_grpc import add_open_inference
-from serve.open_inference_rest import add_open_inference_paths
-from serve.openai_api import make_app
-from serve.process import prepare_process, resume_collections, spare_collections
-from serve.request_timer import leave_out_timers
-from serve.runtime import DeviceError, choose_device, load_bundles
-from serve.saved_state import read_key
+from serve.queries.saved_state import read_key
+from serve.runtime.bundle import DeviceError, choose_device, load_bundles
 from serve.settings import Settings, read_settings
-from serve.supervisor import is_worker, leave_hangups, stop_supervisor, teach_supervisor
-from serve.sweep_api import add_sweep_paths
-from serve.sweep_grpc import SweepServicer
-from serve.sweeps import Sweeps, keep_sweeps
-from serve.tls import check_tls, grpc_credentials
-from serve.tokenizer_api import add_tokenizer
-from serve.tracing import bento_tracing
-from serve.upgrades import decline_upgrades
+from serve.sweeps.folder import check_data_folder, data_folder
+from serve.sweeps.grpc import SweepServicer
+from serve.sweeps.http import add_sweep_paths
+from serve.sweeps.jobs import Sweeps, keep_sweeps
 from serve.wire.errors import RequestError
 from serve.wire.requests import ScoreRequest, TextRequest
 
@@ -134,7 +134,7 @@ for add_paths in (add_tokenizer, add_open_inference_paths, add_management, add_m
     workers=1,  # one engine a device; more processes would only split the batches
     traffic={"timeout": REQUEST_TIMEOUT_S},
     tracing={"excluded_urls": STREAMING},
-    logging={"access": {"enabled": False}},  # serve.call writes a better line
+    logging={"access": {"enabled": False}},  # serve.gateway.request_log writes a better line
     metrics={"enabled": False},  # BentoML's have a series for every path that anybody makes up
 )
 @bentoml.asgi_app(APP)
@@ -285,7 +285,7 @@ def _alive() -> bool:
 
 
 # Clients read `generate` piece by piece. BentoML itself would see that in a generator only, whose
-# errors after the first piece it swallows; see serve/bento_api.py.
+# errors after the first piece it swallows; see serve/bento/native_api.py.
 Torsor.apis["generate"].is_stream = True  # type: ignore[attr-defined]
 Torsor.add_asgi_middleware(  # type: ignore[attr-defined]
     HttpEntrance,

@@ -44,10 +44,10 @@ class Settings:
     state_cache_mb: int = 64  # of states after the beginnings of prompts; 0: none is kept
     ablation_cache_mb: int = 256  # of sessions of ablated models, of all models together; 0: none
     state_key: str = ""  # file with the key that saved states are signed with; empty: our own
-    keys: str = ""  # file of API keys (serve/access.py); empty: everybody may ask
+    keys: str = ""  # file of API keys (serve/gateway/keys.py); empty: everybody may ask
     tls_cert: str = ""  # PEM files; for gRPC, and for HTTP where `torsor serve` starts BentoML
     tls_key: str = ""
-    data_folder: str = ""  # of sweeps (serve/data_folder.py); empty: in the user's data home
+    data_folder: str = ""  # of sweeps (serve/sweeps/folder.py); empty: in the user's data home
     log_format: str = "text"
 
     def __post_init__(self) -> None:

@@ -20,9 +20,9 @@ import pytest
 from hypothesis import settings
 from servers import free_port
 
-from serve.device import Device
-from serve.host import Host
-from serve.runtime import load_bundles
+from serve.models import Host
+from serve.runtime.bundle import load_bundles
+from serve.runtime.device import Device
 from serve.settings import SHIPPED
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # small models want one thread
@@ -227,7 +227,7 @@ def keyed(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[RunningServer, dict[str, str]]]:
     """A server that wants keys and logs JSON, and its keys by name."""
-    from serve.access import add_key
+    from serve.gateway.keys import add_key
 
     folder = tmp_path_factory.mktemp("keyed")
     path = folder / "keys.toml"

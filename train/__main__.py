@@ -13,11 +13,11 @@ goes on from the newest one and reaches the bits of an uninterrupted run.
 import sys
 
 from train.checkpoint import CheckpointError
-from train.data import DataError
+from train.command_line import Options, make_parser, open_run, refuse_unlike, seeds_of
+from train.console import say_end, say_start, summarise
+from train.data.text import DataError
 from train.distributed import leave_world
 from train.loop import TrainingError, train
-from train.options import Options, make_parser, open_run, refuse_unlike, seeds_of
-from train.outcome import say_end, say_start, summarise
 from train.run import Run
 
 INTERRUPTED = 130  # exit code of a run that was stopped before its last iteration

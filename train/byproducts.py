@@ -1,7 +1,7 @@
 """What stands in a run's folder beside its checkpoints and follows from them.
 
-RUN/report.html     the page of `train.report`, written whole at every checkpoint
-RUN/tensorboard/    event files of `train.tensorboard`, if the run asks for them
+RUN/report.html     the page of `train.report.page`, written whole at every checkpoint
+RUN/tensorboard/    event files of `train.report.tensorboard`, if the run asks for them
 """
 
 import shutil

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from train.diagnosis import diagnose
 from train.dropout import dropped_weights
-from train.figures import say_score
-from train.report import write_report
+from train.report.diagnosis import diagnose
+from train.report.figures import say_score
+from train.report.page import write_report
 from train.run import Run, save_run
 from train.schedule import set_rates
 from train.tasks.task import Part

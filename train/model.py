@@ -37,7 +37,7 @@ class Target(NamedTuple):
 
 
 class Action(NamedTuple):
-    """How an element of a symmetry moves an axis of a weight; `serve.manifest` has the words."""
+    """How an element of a symmetry moves an axis of a weight, as `serve.manifest.page` says."""
 
     weight: str
     axis: int

@@ -1,4 +1,4 @@
-"""Compile the C sources of this folder, once for each machine and compiler.
+"""Compile the C sources of the folders beside this file, once for each machine and compiler.
 
 The library lands in `$XDG_CACHE_HOME/torsor/native/KEY/`, else `~/.cache/torsor/native/KEY/`. KEY
 is a hash of all that shapes it, so a changed source or compiler builds anew and two machines with
@@ -18,7 +18,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-SOURCES = Path(__file__).parent
+SOURCES = Path(__file__).parent  # cpu/, ort/ and cuda/
+INCLUDES = ("cpu", "ort")  # folders whose headers sources of the others name
 COMPILERS = ("cc", "gcc", "clang")
 FLAGS = ("-std=c11", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-Wno-psabi")
 CUDA_FLAGS = (  # for sm_80, sm_90, and what comes after them
@@ -54,7 +55,7 @@ def build_cuda() -> Path:
 
     def make(folder: str, library: str) -> None:
         kernels = f"{folder}/cuda.o"
-        run([*nvcc, *CUDA_FLAGS, "-c", str(SOURCES / "cuda.cu"), "-o", kernels])
+        run([*nvcc, *CUDA_FLAGS, *includes(), "-c", str(SOURCES / "cuda/cuda.cu"), "-o", kernels])
         objects = compile_objects(folder, compiler, cuda=True)
         run([*nvcc, *CUDA_LINK, *objects, kernels, "-o", library])
 
@@ -73,8 +74,9 @@ def cached(
 ) -> Path:
     """The file of that name made of these sources and words; `make(folder, file)` makes it anew."""
     digest = hashlib.sha256("\0".join(words).encode())
-    for path in sorted(path for path in SOURCES.iterdir() if path.suffix in suffixes):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    for path in sorted(path for path in SOURCES.rglob("*") if path.suffix in suffixes):
+        name_in_cache = path.relative_to(SOURCES).as_posix()
+        digest.update(name_in_cache.encode() + b"\0" + path.read_bytes())
     library = cache_dir() / digest.hexdigest()[:20] / name
     if not library.is_file():
         try:
@@ -124,20 +126,27 @@ def compile_objects(folder: str, compiler: list[str], cuda: bool = False) -> lis
 
     def compile_one(name: str, source: str, *flags: str) -> str:
         made = f"{folder}/{name}.o"
-        run([*compiler, *FLAGS, *flags, "-c", str(SOURCES / source), "-o", made])
+        run([*compiler, *FLAGS, *includes(), *flags, "-c", str(SOURCES / source), "-o", made])
         return made
 
     named = [f"-DTORSOR_{level.upper()}" for level in (*levels(), *(["cuda"] if cuda else []))]
     with ThreadPoolExecutor() as pool:
         jobs = [
-            pool.submit(compile_one, "dispatch", "dispatch.c"),
-            pool.submit(compile_one, "operators", "operators.c", *named),
+            pool.submit(compile_one, "dispatch", "ort/dispatch.c"),
+            pool.submit(compile_one, "operators", "ort/operators.c", *named),
         ]
         if cuda:
-            jobs.append(pool.submit(compile_one, "operators_cuda", "operators_cuda.c"))
+            jobs.append(pool.submit(compile_one, "operators_cuda", "cuda/operators_cuda.c"))
         for level, flags in levels().items():
-            jobs.append(pool.submit(compile_one, level, "kernels.c", *flags, f"-DLEVEL={level}"))
+            jobs.append(
+                pool.submit(compile_one, level, "cpu/kernels.c", *flags, f"-DLEVEL={level}")
+            )
         return [job.result() for job in jobs]
+
+
+def includes() -> list[str]:
+    """The flags that let a source include headers of another folder."""
+    return [flag for folder in INCLUDES for flag in ("-I", str(SOURCES / folder))]
 
 
 def run(command: list[str]) -> str:

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import PlainValidator, WithJsonSchema
 
-from serve.wire.shown import shown
+from serve.wire.preview import shown
 
 MAX_PROMPT_CHARACTERS = 1_000_000
 

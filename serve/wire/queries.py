@@ -54,7 +54,7 @@ class CompareRequest(Strict):
 
 
 class UploadedTrials(Strict):
-    """Trials that a caller brings: N of T steps. `serve.manifest` says what each part is."""
+    """Trials that a caller brings: N of T steps. `serve.manifest.page` says what each part is."""
 
     inputs: list[Any] = Field(
         description="shape (T, N, X): T steps, N trials, X the input_size of the model's task "

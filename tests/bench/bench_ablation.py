@@ -33,13 +33,13 @@ import numpy as np
 import torch
 from servers import KINDS, Server, alone, running, start, wait_ready
 
-import train.matrix_exp
+import train.groups.matrix_exp
 from clients.http_client import HttpClient
-from serve import schur
-from serve.ablation_page import parse_ablation
-from serve.edits import apply_ablation
-from serve.manifest import read_manifest
-from serve.runtime import Bundle, Device
+from serve.ablation import schur
+from serve.ablation.apply import apply_ablation
+from serve.ablation.parse import parse_ablation
+from serve.manifest.read import read_manifest
+from serve.runtime.bundle import Bundle, Device
 from serve.settings import SHIPPED
 from train.model import family
 
@@ -63,7 +63,7 @@ def main() -> int:
     options = parser.parse_args()
     torch.set_num_threads(1)
     os.environ["TORSOR_NATIVE"] = "off"  # for torch; the server has an environment of its own
-    train.matrix_exp._exact_exp = train.matrix_exp.matrix_exp_reference
+    train.groups.matrix_exp._exact_exp = train.groups.matrix_exp.matrix_exp_reference
     figures = {"ablation.structure_512_s": structure_s(512)}
     with tempfile.TemporaryDirectory() as folder, running() as servers:
         os.environ["TORSOR_DATA_FOLDER"] = folder

@@ -32,18 +32,18 @@ import torch
 from numpy.typing import NDArray
 from where import Where, add_option, chosen
 
-import train.matrix_exp
+import train.groups.matrix_exp
 from export.bundle import INITIAL, probe_angle
-from export.graph import build_advance
-from export.matrix_exp import body_squarings
-from export.unrolled import write_unrolled
-from export.weights import set_weights, write_weights
-from serve.manifest import GRAPH_FILE, UNROLLED_FILE, WEIGHTS_FILE
+from export.graph.advance import build_advance
+from export.graph.matrix_exp import body_squarings
+from export.graph.unrolled import write_unrolled
+from export.weights_file import set_weights, write_weights
+from serve.manifest.read import GRAPH_FILE, UNROLLED_FILE, WEIGHTS_FILE
 from serve.native.build import build
 from serve.native.library import Library, load_cuda, status_cuda
-from serve.runtime import Bundle, Device
+from serve.runtime.bundle import Bundle, Device
 from serve.settings import SHIPPED
-from train.mixing import mix
+from train.layers.mixing import mix
 from train.model import Model, Weights, family
 from train.models.osm_rnn import OsmRnn
 
@@ -82,7 +82,7 @@ def main() -> None:
     rounds, figures = 3 if options.quick else 30, dict[str, float]()
     library, level = find_kernels(where)
     os.environ["TORSOR_NATIVE"] = "off"  # for torch, which asks for it later
-    train.matrix_exp._exact_exp = train.matrix_exp.matrix_exp_reference
+    train.groups.matrix_exp._exact_exp = train.groups.matrix_exp.matrix_exp_reference
     print(where.line(level))
     print(
         f"{'model':24} {'streams':>7} {'torch/s':>9} {'bodies/s':>9} {'native/s':>9} {'ratio':>6}"
@@ -167,7 +167,7 @@ def mean_squarings(subject: Subject) -> float:
         A = state["H"].mT @ weights["input"][x]
         S = mix(model.group, weights, "mixing", A)
         bounds = torch.minimum(torch.linalg.matrix_norm(S) / math.sqrt(2.0), S.abs().sum(1).amax(1))
-        counts += [train.matrix_exp.num_squarings(float(bound)) for bound in bounds]
+        counts += [train.groups.matrix_exp.num_squarings(float(bound)) for bound in bounds]
         state = model.update(weights, state, x)
     return sum(counts) / len(counts)
 

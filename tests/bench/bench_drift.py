@@ -13,13 +13,13 @@ import numpy as np
 import torch
 
 from export.bundle import probe_angle
-from export.graph import build_advance
-from export.matrix_exp import body_squarings
-from export.parity import Arrays, runtime
-from export.weights import set_weights, write_weights
-from serve.manifest import GRAPH_FILE, WEIGHTS_FILE
+from export.graph.advance import build_advance
+from export.graph.matrix_exp import body_squarings
+from export.parity.text import Arrays, runtime
+from export.weights_file import set_weights, write_weights
+from serve.manifest.read import GRAPH_FILE, WEIGHTS_FILE
 from serve.native.library import load
-from train.groups.choice import make_group
+from train.groups.by_name import make_group
 from train.model import Model, family
 
 STREAMS, CHARACTERS, K = 2, 20, 16

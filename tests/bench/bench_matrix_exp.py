@@ -30,10 +30,10 @@ from onnx import TensorProto, helper
 from scipy.linalg import expm
 from where import Where, add_option, chosen
 
-from export.operators import operator_functions
-from serve.manifest import DOMAIN, OPSET, VERSION
+from export.graph.operators import operator_functions
+from serve.manifest.read import DOMAIN, OPSET, VERSION
 from serve.native.library import load, load_cuda, status, status_cuda
-from train import native
+from train.groups import native
 
 SIZES = (8, 16, 24, 32, 64)
 BATCHES = (1, 64, 1024)

@@ -24,8 +24,8 @@ from torch import Tensor
 from where import Where, add_option, chosen
 
 from serve.native.library import status
-from train import native
-from train.matrix_exp import matrix_exp, matrix_exp_reference
+from train.groups import native
+from train.groups.matrix_exp import matrix_exp, matrix_exp_reference
 from train.model import State, scan_reference
 from train.models.rotrnn import RotRnn, RotRnnConfig
 

@@ -19,8 +19,8 @@ import onnxruntime
 import torch
 from onnx import numpy_helper
 
-from export import blocks
-from export.graph import MAX_STEPS, build_advance
+from export.graph import windows as blocks
+from export.graph.advance import MAX_STEPS, build_advance
 from train.model import Model, family
 from train.presets import BUDGETS, fit_sizes
 

@@ -20,11 +20,11 @@ from statistics import median
 
 import numpy as np
 
-from serve.engine import Engine, Limits
-from serve.runtime import Bundle, choose_device
+from serve.engine.engine import Engine, Limits
+from serve.engine.stream import Stream
+from serve.queries.generate import FLUSH_S
+from serve.runtime.bundle import Bundle, choose_device
 from serve.settings import SHIPPED, Settings
-from serve.stream import Stream
-from serve.writing import FLUSH_S
 
 MODEL = "osm-rnn-shakespeare"
 

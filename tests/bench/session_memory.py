@@ -5,7 +5,7 @@
 In a process of its own, since memory that was freed before hides what is taken; what is freed isn't
 given back, so the more sessions, the truer. Every weight that can be edited is. Prints one JSON
 object of KiB a session: `made`, after all were made; `used`, after that many streams wrote 48
-characters on each; `estimate`, by serve/session_bytes.py.
+characters on each; `estimate`, by serve/runtime/session.py.
 """
 
 import argparse
@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 import psutil  # type: ignore[import-untyped]
 
-from serve.engine import Engine, Limits
-from serve.runtime import Bundle, Session, choose_device
-from serve.session_bytes import session_bytes
+from serve.engine.engine import Engine, Limits
+from serve.engine.stream import Stream
+from serve.runtime.bundle import Bundle, Session, choose_device
+from serve.runtime.session import session_bytes
 from serve.settings import SHIPPED
-from serve.stream import Stream
 
 
 def main() -> int:

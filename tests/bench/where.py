@@ -17,8 +17,8 @@ from typing import Any
 
 import onnxruntime
 
-from serve.manifest import UNROLLED_FILE, describe_file, read_manifest, write_manifest
-from serve.runtime import Device, DeviceError, load_bundles
+from serve.manifest.read import UNROLLED_FILE, describe_file, read_manifest, write_manifest
+from serve.runtime.bundle import Device, DeviceError, load_bundles
 from serve.settings import SHIPPED
 
 KINDS = ("cpu", "cuda")
@@ -112,7 +112,7 @@ def processor() -> str:
 
 def unrolled_copy(folder: Path, place: Path) -> Path:
     """A copy of a bundle that has the form without a loop, which sessions on CUDA then run."""
-    from export.unrolled import write_unrolled  # imports torch
+    from export.graph.unrolled import write_unrolled  # imports torch
 
     shutil.copytree(folder, place)
     if write_unrolled(place):

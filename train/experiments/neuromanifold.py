@@ -13,7 +13,11 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from train.lightning_geometry import expected_dimension, layer_shapes, measured_dimension
+from train.experiments.lightning_geometry import (
+    expected_dimension,
+    layer_shapes,
+    measured_dimension,
+)
 
 LAYERS, TOKENS, ATTENTION_DIM, INPUTS = 2, 3, 2, 250
 LEAST_DELTA, MOST_DELTA = 3, 10

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
-from train.matrix_exp import exact
+from train.groups.matrix_exp import exact
 
 
 class Group(ABC):

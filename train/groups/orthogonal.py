@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from train.groups.group import Group, checked_size, newton_schulz, orthogonality_error
-from train.matrix_exp import matrix_exp, ortho_step
+from train.groups.matrix_exp import matrix_exp, ortho_step
 
 HALF_ROOT = math.sqrt(0.5)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from train.groups.group import Group, checked_size, orthogonality_error
-from train.matrix_exp import exact
+from train.groups.matrix_exp import exact
 
 
 class _Planes(Group):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from train.groups.group import Group, checked_size, orthogonality_error
-from train.matrix_exp import matrix_exp, ortho_step
+from train.groups.matrix_exp import matrix_exp, ortho_step
 
 
 def real_form(Z: Tensor) -> Tensor:

@@ -1,11 +1,12 @@
 """Lightning attention: attention without softmax, so its past is a sum of constant size.
 
 The attention is that of Henry, Marchetti, Kohn, "Geometry of Lightning Self-Attention", arXiv
-2408.17221, with a causal mask; `train.lightning_geometry` has the paper's map and symmetries. With
-`--block plain --decay none --heads 1` the layers are the paper's and nothing else. Ours are the
-decay, which leaves the symmetries as they are, several heads, and all of the residual block: the
-shift (keys, queries and values see the character before), norms, skips and the MLP. The paper's
-layers alone are for their geometry: without norm or decay they grow with the text that was read.
+2408.17221, with a causal mask; `train.experiments.lightning_geometry` has the paper's map and
+symmetries. With `--block plain --decay none --heads 1` the layers are the paper's and nothing else.
+Ours are the decay, which leaves the symmetries as they are, several heads, and all of the residual
+block: the shift (keys, queries and values see the character before), norms, skips and the MLP. The
+paper's layers alone are for their geometry: without norm or decay they grow with the text that was
+read.
 
 Letters: B batch, T time, V input size, Y output size, d width, h heads, n = d / h values of a head,
 a attention dimension of a head, f MLP width, γ decay.
@@ -16,8 +17,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from train.lightning_attention import Attend, attend_all, attend_one
-from train.lightning_symmetries import symmetries_of
+from train.layers.lightning_attention import Attend, attend_all, attend_one
+from train.layers.lightning_symmetries import symmetries_of
 from train.model import Model, State, Symmetry, Target, Weights, drive
 from train.settings import check_choices, check_range
 

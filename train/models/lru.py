@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from train.blocks import Layer, PlaneStack, check_ring
+from train.layers.plane_stack import Layer, PlaneStack, check_ring
 from train.settings import check_range
 
 MAX_SIZE = 16_384
@@ -47,7 +47,7 @@ class LruConfig:
 
 
 class Lru(PlaneStack):
-    """The stack of `train.blocks` with heads of one plane.
+    """The stack of `train.layers.plane_stack` with heads of one plane.
 
     | parameter   | shape        | paper                                                     |
     |-------------|--------------|-----------------------------------------------------------|

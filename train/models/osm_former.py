@@ -21,7 +21,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from train.group_attention import (
+from train.groups.by_name import group_names, make_group
+from train.groups.torus import Torus
+from train.layers.group_attention import (
     Heads,
     Turn,
     attend,
@@ -30,14 +32,12 @@ from train.group_attention import (
     turned,
     turns_at,
 )
-from train.groups.choice import group_names, make_group
-from train.groups.torus import Torus
-from train.mixing import MATRICES, MIXINGS, Mixing, mixing_subspaces, mixing_targets, step
+from train.layers.group_readout import PROTOTYPES, VISIBLE, Prototypes, read
+from train.layers.mixing import MATRICES, MIXINGS, Mixing, mixing_subspaces, mixing_targets, step
+from train.layers.sliding_window import BLOCK, SEEN, UNSEEN, Block, Update, Windowed
+from train.layers.torus_positions import num_planes
 from train.model import Action, State, Symmetry, Target, Weights, drive, on_axis
-from train.positions import num_planes
-from train.prototypes import PROTOTYPES, VISIBLE, Prototypes, read
 from train.settings import check_choices, check_range
-from train.windows import BLOCK, SEEN, UNSEEN, Block, Update, Windowed
 
 TOKEN_STD = 0.1
 PROTOTYPE_STD = 0.3
@@ -88,15 +88,15 @@ class OsmFormer(Windowed):
     prototypes and C (Γ -> Ad Γ Ad*) for R in the maximal torus, or for any R in G if ω and the
     phases are 0; left multiplication alone they do see, as layer 0 is exp(proj M).
 
-    | weight                         | shape     |                                              |
-    |--------------------------------|-----------|----------------------------------------------|
-    | `input`                        | (V, n, n) | M, free matrices                             |
-    | `layers.L.attention.sharpness` | (heads)   | β                                            |
-    | `layers.L.attention.frequency` | (m)       | ω, radians a position                        |
-    | `layers.L.attention.phase`     | (heads,m) | angles of K_h                                |
-    | `layers.L.PHASE.mixing`        | (D, D)    | Γ; see `train.mixing`                        |
-    | `layers.L.PHASE.gain`          | ()        | factor of the tangent taken; 0: no phase     |
-    | `readout...`                   |           | P, τ, b; `train.prototypes`                  |
+    | weight                         | shape     |                                          |
+    |--------------------------------|-----------|------------------------------------------|
+    | `input`                        | (V, n, n) | M, free matrices                         |
+    | `layers.L.attention.sharpness` | (heads)   | β                                        |
+    | `layers.L.attention.frequency` | (m)       | ω, radians a position                    |
+    | `layers.L.attention.phase`     | (heads,m) | angles of K_h                            |
+    | `layers.L.PHASE.mixing`        | (D, D)    | Γ; see `train.layers.mixing`             |
+    | `layers.L.PHASE.gain`          | ()        | factor of the tangent taken; 0: no phase |
+    | `readout...`                   |           | P, τ, b; `train.layers.group_readout`    |
     """
 
     family = "osm-former"

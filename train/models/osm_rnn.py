@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from train.groups.choice import group_names, make_group
-from train.mixing import MIXINGS, Mixing, is_native, mixing_subspaces, mixing_targets, step
+from train.groups.by_name import group_names, make_group
+from train.groups.native import osm_scan
+from train.layers.group_readout import PROTOTYPES, Prototypes, read
+from train.layers.mixing import MIXINGS, Mixing, is_native, mixing_subspaces, mixing_targets, step
 from train.model import Model, State, Symmetry, Target, Weights, drive, on_axis
-from train.native import osm_scan
-from train.prototypes import PROTOTYPES, Prototypes, read
 from train.settings import check_choices, check_range
 
 # A step turns planes by about √(2d)·std radians; two radians at the start never learn.
@@ -53,11 +53,11 @@ class OsmRnnConfig:
 class OsmRnn(Model):
     """H' = H exp(Γ proj(H* M_x)),  y_v = τ Re tr(H'* P_v) + b_v.
 
-    | weight                | shape     | paper |                                        |
-    |-----------------------|-----------|-------|----------------------------------------|
-    | `input`               | (V, n, n) | M     | free matrices                          |
-    | `mixing`              | (D, D)    | Γ     | on coordinates of g; `train.mixing`    |
-    | `readout...`          |           |       | P, τ and b: `train.prototypes`         |
+    | weight       | shape     | paper |                                            |
+    |--------------|-----------|-------|--------------------------------------------|
+    | `input`      | (V, n, n) | M     | free matrices                              |
+    | `mixing`     | (D, D)    | Γ     | on coordinates of g; `train.layers.mixing` |
+    | `readout...` |           |       | P, τ and b: `train.layers.group_readout`   |
     """
 
     family = "osm-rnn"

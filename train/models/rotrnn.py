@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from train.blocks import Layer, PlaneStack, check_ring
-from train.matrix_exp import matrix_exp
+from train.groups.matrix_exp import matrix_exp
+from train.layers.plane_stack import Layer, PlaneStack, check_ring
 from train.model import Target
 from train.settings import check_range
 
@@ -57,7 +57,7 @@ class RotRnnConfig:
 
 
 class RotRnn(PlaneStack):
-    """The stack of `train.blocks` with heads that rotate.
+    """The stack of `train.layers.plane_stack` with heads that rotate.
 
     | parameter   | shape        | paper                                                     |
     |-------------|--------------|-----------------------------------------------------------|

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
+from train.layers.rotary import Turn, angles_at, rotate, turned, turns
+from train.layers.sliding_window import BLOCK, SEEN, Block, Update, Windowed, mean, scores
+from train.layers.transformer_symmetries import symmetries_of
 from train.model import State, Symmetry, Target, Weights, drive
-from train.rotary import Turn, angles_at, rotate, turned, turns
 from train.settings import check_range
-from train.transformer_symmetries import symmetries_of
-from train.windows import BLOCK, SEEN, Block, Update, Windowed, mean, scores
 
 EPSILON = 1e-6
 PIECE = 32  # positions that a scan takes at once
@@ -75,16 +75,16 @@ class Transformer(Windowed):
     | weight                      | shape  | above |                       |
     |-----------------------------|--------|-------|-----------------------|
     | `input`                     | (V, d) | x     | one row a character   |
-    | `layers.k.attention.norm`   | (d)    |       | of the first x̂        |
+    | `layers.k.attention.norm`   | (d)    |       | of the first x̂       |
     | `layers.k.attention.query`  | (d, d) | Q     | rows: head by head    |
     | `layers.k.attention.key`    | (d, d) | K     | the same              |
     | `layers.k.attention.value`  | (d, d) | V     | the same              |
     | `layers.k.attention.output` | (d, d) | O     | columns: head by head |
-    | `layers.k.mlp.norm`         | (d)    |       | of the second x̂       |
+    | `layers.k.mlp.norm`         | (d)    |       | of the second x̂      |
     | `layers.k.mlp.gate`         | (f, d) | G     |                       |
     | `layers.k.mlp.up`           | (f, d) | U     |                       |
     | `layers.k.mlp.down`         | (d, f) | D     |                       |
-    | `norm`                      | (d)    |       | of the last x̂         |
+    | `norm`                      | (d)    |       | of the last x̂        |
     | `readout`                   | (Y, d) | P     |                       |
     | `readout.bias`              | (Y)    | p     |                       |
 

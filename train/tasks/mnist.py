@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from train.named_texts import data_folders, find_file, read_unpacked
+from train.data.files import DataError
+from train.data.named import data_folders, find_file, read_unpacked
 from train.settings import Settings, check_choices, check_range
 from train.tasks.task import Part, Trials
 from train.tasks.trial_task import TrialTask
-from train.text_file import DataError
 
 SIDE, PIXELS, DIGITS = 28, 784, 10
 NUM_VALID, NUM_TEST = 5000, 10_000

@@ -23,11 +23,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from train.named_texts import data_folders, read_unpacked
+from train.data.files import DataError
+from train.data.named import data_folders, read_unpacked
 from train.settings import Settings, check_range
 from train.tasks.task import Part, Trials
 from train.tasks.trial_task import TrialTask
-from train.text_file import DataError
 
 ARCHIVE, FOLDER = "fsdd/fsdd_recordings.tar.gz", "fsdd/recordings"
 NAME = re.compile(r"(\d)_\w+_(\d{1,4})\.wav")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from train import data
+from train.data import text as data
 from train.evaluate import bits_per_character, write_text
 from train.model import Model, predict
 from train.settings import Settings

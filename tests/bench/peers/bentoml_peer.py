@@ -17,7 +17,7 @@ import numpy as np
 import onnxruntime
 from safetensors.numpy import load_file
 
-from serve.manifest import GRAPH_FILE, WEIGHTS_FILE, read_manifest
+from serve.manifest.read import GRAPH_FILE, WEIGHTS_FILE, read_manifest
 from serve.settings import SHIPPED
 
 ON_CUDA = os.environ.get("TORSOR_BENCH_DEVICE") == "cuda"

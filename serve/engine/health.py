@@ -1,0 +1,36 @@
+"""Whether plain models stay within the numbers, judged by the streams that end."""
+
+from collections import Counter
+
+from serve.engine.stream import Stream
+from serve.runtime.bundle import Bundle
+
+MAX_SICK = 5  # streams in a row; one may be a bad request's doing, five are the model's
+
+
+class Health:
+    """Counts streams of plain models that ended because a value wasn't finite, a model each.
+
+    A sick model stays so until a stream of it ends well, or it is loaded again or unloaded.
+    """
+
+    def __init__(self) -> None:
+        self._num_sick = Counter[Bundle]()
+
+    @property
+    def good(self) -> bool:
+        """Whether of no model `MAX_SICK` in a row did."""
+        return max(list(self._num_sick.values()), default=0) < MAX_SICK
+
+    def note(self, stream: Stream) -> None:
+        """A stream has ended. What an ablation drives out of range is its author's doing."""
+        if stream.session is not stream.bundle.plain.session:
+            return
+        if stream.error is not None and stream.error.code == "model_error":
+            self._num_sick[stream.bundle] += 1
+        elif stream.finish_reason in ("stop", "length"):
+            self.forget(stream.bundle)
+
+    def forget(self, bundle: Bundle) -> None:
+        """A model ran well, was replaced or taken away: judge anew."""
+        self._num_sick.pop(bundle, None)

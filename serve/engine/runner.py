@@ -1,0 +1,113 @@
+"""The running streams of one bundle, and one run of `advance` for a group of them.
+
+    gather rows -> run -> scatter rows -> deliver
+
+A group shares its weights; a table may hold several groups.
+"""
+
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from serve import metrics
+from serve.engine.feeds import FeedTable, rows_finite
+from serve.engine.prefix_cache import Prefixes, StateCache
+from serve.engine.state_table import SlotTable
+from serve.engine.stream import Stream
+from serve.runtime.bundle import Bundle
+from serve.wire.errors import RequestError
+
+Array = NDArray[Any]
+Arrays = dict[str, Array]
+
+
+class Table:
+    """Slots for streams of one bundle, with what `advance` needs of each."""
+
+    def __init__(self, bundle: Bundle, num_slots: int, cache: StateCache) -> None:
+        self.bundle, self.slots = bundle, SlotTable(bundle.initial, num_slots)
+        self._feeds, self._cache = FeedTable(bundle.manifest, num_slots), cache
+        self._prefixes: dict[int, Prefixes] = {}  # by slot
+        self._cut = bundle.manifest.graph.max_steps
+        self._code = np.min_scalar_type(len(bundle.manifest.vocabulary) - 1).char  # of a character
+
+    def enter(self, stream: Stream) -> None:
+        """Give a stream a slot: with its own opening, a cached beginning, or the initial state."""
+        slot = stream.slot = self.slots.acquire(stream.session.initial)
+        if stream.opening is not None:
+            self.slots.put(slot, stream.opening.rows)
+        elif stream.caches and (known := self._cache.find(stream.weights, stream.forced)):
+            stream.reuse(known[0])
+            self.slots.put(slot, known[1])
+        if stream.caches:
+            self._prefixes[slot] = Prefixes(stream.forced)
+        stream.snapshot = lambda: self.slots.rows(slot)
+        self._feeds.enter(slot, stream)
+
+    def leave(self, stream: Stream) -> None:
+        """Free a stream's slot."""
+        self._prefixes.pop(stream.slot, None)
+        self.slots.release(stream.slot)
+
+    def advance(self, group: Sequence[Stream]) -> None:
+        """Take every stream of a group some characters further, or to its end."""
+        slots = [stream.slot for stream in group]
+        metrics.observe_fill(len(slots) / self.slots.num_slots)
+        feeds = {**self.slots.gather(slots), **self._feeds.make(group)}
+        outputs = group[0].session.run(feeds)
+        self.slots.scatter(slots, outputs)
+        tokens, K = self._tight(outputs["tokens"]), len(outputs["tokens"])
+        logprobs = outputs["logprob"].T
+        num_steps: list[int] = feeds["num_steps"].tolist()
+        finite = rows_finite(outputs, self.bundle.manifest)
+        for row, (stream, steps) in enumerate(zip(group, num_steps, strict=True)):
+            if not finite[row]:
+                # What came before is good, and a stream may have ended there, whatever the run's
+                # length; a state that is asked for isn't.
+                steps = 0 if stream.saves else num_finite(logprobs[row, :steps])
+            taken = logprobs[row, :steps].tolist() if stream.deliver_logprobs else ()
+            logits = outputs["logits"][:steps, row] if stream.deliver_logits else None
+            stream.take(tokens[row * K : row * K + steps], taken, logits)
+            if not finite[row]:
+                stream.finish("error", not_finite(stream))  # no more than it has ended already
+                continue
+            if stream.caches and stream.position <= stream.first_own:
+                self._publish(stream)
+            if stream.rewinds:
+                self._rewind(stream, row, feeds)
+
+    def _tight(self, tokens: Array) -> "array[int]":
+        """Tokens (K, B), a row after the other; small, since those of slow readers wait."""
+        return array(self._code, tokens.T.astype(self._code).tobytes())
+
+    def _publish(self, stream: Stream) -> None:
+        """Offer the state of a complete beginning of a prompt to streams to come."""
+        length = stream.position
+        if self._cache.wants(length, len(stream.forced), self._cut):
+            digest = self._prefixes[stream.slot].digest(length)
+            self._cache.put(stream.weights, length, digest, self.slots.rows(stream.slot))
+
+    def _rewind(self, stream: Stream, row: int, feeds: Arrays) -> None:
+        """Undo a stream's part of a run that went past its stop string, to take it up to there."""
+        before = {name: feeds[f"state.{name}"][row] for name in self.bundle.initial}
+        self.slots.put(stream.slot, before)
+        stream.rewind(int(feeds["position"][row]))
+        self._feeds.move(stream.slot, stream)
+
+
+def num_finite(logprobs: Array) -> int:
+    """How many come before the first that is no number, or infinite."""
+    strays = np.flatnonzero(~np.isfinite(logprobs))
+    return int(strays[0]) if len(strays) else len(logprobs)
+
+
+def not_finite(stream: Stream) -> RequestError:
+    """The error of a stream whose model left the numbers."""
+    sentence = (
+        f"the model's state or log-probabilities are not finite after character "
+        f"{stream.position}; the ablation may drive it out of its range"
+    )
+    return RequestError("model_error", sentence)

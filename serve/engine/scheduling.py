@@ -1,0 +1,94 @@
+"""Streams that wait for a slot: live ones, and behind them those of sweeps.
+
+Either kind has a bound of its own, so a sweep never makes a live request find the queue full. The
+engine holds its lock around every call.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+
+from serve.engine.limits import Limits
+from serve.engine.stream import Life, Stream
+from serve.wire.errors import RequestError, invalid
+
+
+class Waiting:
+    """Two queues, first come, first served; whom no slot fits lets others pass."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.live, self.background = deque[Stream](), deque[Stream]()
+        self._max_held = limits.max_held_characters
+        self._bounds = (
+            (self.live, limits.max_waiting, "max_waiting"),
+            (self.background, limits.max_queued_background, "max_queued_background"),
+        )
+
+    def __iter__(self) -> Iterator[Stream]:
+        yield from self.live
+        yield from self.background
+
+    def __bool__(self) -> bool:
+        return bool(self.live or self.background)
+
+    def put(self, streams: list[Stream], running: Iterable[Stream]) -> None:
+        """Queue streams, all or none; `RequestError` where there are too many, or too long ones
+        beside those that wait and run."""
+        for queue, most, limit in self._bounds:
+            asked = sum(self._queue_of(stream) is queue for stream in streams)
+            if asked > most:
+                found = f"found {asked} streams, expected at most {most} ({limit})"
+                raise invalid("n", found)
+            if asked and len(queue) + asked > most:
+                raise RequestError(
+                    "queue_full",
+                    f"found {len(queue)} streams waiting and {asked} more asked "
+                    f"for, expected at most {most} ({limit}); try again later",
+                )
+        self._require_room(streams, running)
+        for stream in streams:
+            self._queue_of(stream).append(stream)
+
+    def _require_room(self, streams: list[Stream], running: Iterable[Stream]) -> None:
+        held, asked = num_characters((*self.live, *running)), num_characters(streams)
+        if asked and held + asked > self._max_held:
+            raise RequestError(
+                "queue_full",
+                f"found {held} characters in the prompts that wait and run and {asked} more, "
+                f"expected at most {self._max_held} (max_held_characters); try again later",
+            )
+
+    def take(self, enter: Callable[[Stream], bool]) -> list[Stream]:
+        """Those that `enter` found a slot for; background ones only if no live one still waits."""
+        taken = _take(self.live, enter)
+        return taken if self.live else taken + _take(self.background, enter)
+
+    def drop_ended(self) -> None:
+        """Keep only those that still wait."""
+        for queue in (self.live, self.background):
+            _keep_waiting(queue)
+
+    def clear(self) -> None:
+        """Keep none."""
+        self.live.clear()
+        self.background.clear()
+
+    def _queue_of(self, stream: Stream) -> deque[Stream]:
+        return self.background if stream.background else self.live
+
+
+def num_characters(streams: Iterable[Stream]) -> int:
+    """Of the prompts of live streams; what choices share counts once."""
+    return sum({id(s.forced): len(s.forced) for s in streams if not s.background}.values())
+
+
+def _take(queue: deque[Stream], enter: Callable[[Stream], bool]) -> list[Stream]:
+    taken = [stream for stream in queue if enter(stream)]
+    if taken:
+        _keep_waiting(queue)
+    return taken
+
+
+def _keep_waiting(queue: deque[Stream]) -> None:
+    waiting = [stream for stream in queue if stream.life is Life.WAITING]
+    queue.clear()
+    queue.extend(waiting)

@@ -1,0 +1,138 @@
+"""The way in over gRPC: every call gets its id, passes the gate, and leaves a line in the log.
+
+Metadata: `authorization` and `x-request-id` as over HTTP; the initial metadata answer the id.
+Health and reflection are open to everybody and leave no line.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from typing import Any, NoReturn
+
+import grpc
+from google.protobuf import descriptor_pool
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.message import DecodeError
+
+from serve.gateway.entrance import Entrance
+from serve.gateway.request_log import note_error
+from serve.grpc_api.message_weight import require_few_fields
+from serve.offload import by_size
+from serve.patience import Patience
+from serve.wire.errors import RequestError, invalid
+from serve.wire.limits import MAX_MESSAGE_BYTES
+
+SMALL_MESSAGE = 1 << 14  # bytes, up to which a message is parsed at once
+OPEN = ("/grpc.health.v1.Health/", "/grpc.reflection.")
+Context = grpc.aio.ServicerContext[Any, Any]
+Details = grpc.HandlerCallDetails
+Parse = Callable[[bytes], Any]
+Handler = Any  # grpc.RpcMethodHandler, whose generics exist in its stubs only
+
+
+class GrpcEntrance(grpc.aio.ServerInterceptor):
+    """Wraps the handlers of our own service."""
+
+    def __init__(self, entrance: Entrance) -> None:
+        self._entrance = entrance
+
+    async def intercept_service(
+        self, continuation: Callable[[Details], Awaitable[Handler]], details: Details
+    ) -> Handler:
+        """The handler of a call, with the entrance before it."""
+        handler = await continuation(details)
+        if handler is None or details.method.startswith(OPEN):
+            return handler
+
+        parse: Parse = handler.request_deserializer
+
+        async def answer(content: bytes, context: Context) -> Any:
+            headers = {key: str(value) for key, value in context.invocation_metadata() or ()}
+            with self._entrance.open("grpc", details.method, headers) as call:
+                call.route = details.method  # there is a handler of this name
+                await context.send_initial_metadata((("x-request-id", call.request_id),))
+                patience = Patience(self._entrance.patience_s)
+                try:
+                    with self._entrance.admit(headers) as call.key, patience:
+                        request = await parse_message(content, parse, details.method)
+                        reply = await _answered(handler, request, context, patience)
+                        call.status = "OK"
+                        return reply
+                    # Nobody reads. Whoever comes back to it finds why; nobody waits for that here.
+                    await asyncio.wait_for(abort(context, patience.error()), 1.0)
+                except RequestError as error:  # the gate's; handlers end the call themselves
+                    await abort(context, error)
+                finally:
+                    call.status = call.status or _status(context)
+
+        make: Any = (
+            grpc.unary_stream_rpc_method_handler
+            if handler.response_streaming
+            else grpc.unary_unary_rpc_method_handler
+        )
+        return make(answer, None, handler.response_serializer)  # the bytes come in as they are
+
+
+def require_small(content: bytes) -> None:
+    """`RequestError` for a message above the limit; gRPC itself refuses what is twice as large."""
+    if (size := len(content)) > MAX_MESSAGE_BYTES:
+        raise RequestError(
+            "too_large",
+            f"message: found {size} bytes, expected at most {MAX_MESSAGE_BYTES} "
+            "(max_message_bytes); send less text",
+        )
+
+
+async def parse_message(content: bytes, parse: Parse, method: str) -> Any:
+    """What a call asks; `RequestError` if that is too much, or no message.
+
+    What isn't small is looked at before it is parsed, both off the event loop.
+    """
+    require_small(content)
+    return await by_size(len(content), _parsed, content, parse, method, small=SMALL_MESSAGE)
+
+
+def _parsed(content: bytes, parse: Parse, method: str) -> Any:
+    if len(content) > SMALL_MESSAGE:
+        require_few_fields(content, _asked_kind(method))
+    try:
+        return parse(content)
+    except DecodeError as error:
+        expected = f"expected a {_asked_kind(method).full_name}"
+        raise invalid("message", f"found none in protobuf ({error}), {expected}") from None
+
+
+def _asked_kind(method: str) -> Descriptor:
+    """What a method asks, of "/package.Service/Method"."""
+    _, service, name = method.split("/")
+    found: Descriptor = (
+        descriptor_pool.Default().FindServiceByName(service).methods_by_name[name].input_type
+    )
+    return found
+
+
+async def abort(context: Context, error: RequestError) -> NoReturn:
+    """End a call with an error's status, sentence, code, field and time to wait."""
+    note_error(error.code)
+    trailing = [("torsor-code", error.code)]
+    if error.field is not None:
+        trailing.append(("torsor-field", ascii(error.field)[1:-1]))  # metadata is ASCII
+    if error.retry_after_s is not None:
+        trailing.append(("torsor-retry-after-s", f"{error.retry_after_s:.3f}"))
+    await context.abort(grpc.StatusCode[error.grpc_status], error.message, tuple(trailing))
+
+
+async def _answered(handler: Any, request: Any, context: Context, patience: Patience) -> Any:
+    if not handler.response_streaming:
+        return await handler.unary_unary(request, context)
+    # Written here, as gRPC itself would: a chunk passes no second generator
+    async with aclosing(handler.unary_stream(request, context)) as replies:
+        async for reply in replies:
+            patience.begin()
+            await context.write(reply)
+            patience.end()
+
+
+def _status(context: Context) -> str:
+    code = context.code()  # set by an abort only
+    return code.name if isinstance(code, grpc.StatusCode) else "CANCELLED"

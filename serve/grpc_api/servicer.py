@@ -1,0 +1,272 @@
+"""The gRPC side, on the same host as HTTP: serve/wire/torsor.proto is the contract.
+
+BentoML's class services have no gRPC, so this is a server of our own in the same process, with the
+standard health and reflection services.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+from google.protobuf.struct_pb2 import Struct
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from serve import metrics
+from serve.ablation.apply import symmetries
+from serve.gateway.entrance import Entrance
+from serve.grpc_api.interceptor import SMALL_MESSAGE, GrpcEntrance, abort
+from serve.grpc_api.struct_page import read_struct
+from serve.grpc_api.structs import make_struct
+from serve.http_api.json_weight import MAX_JSON_PARTS
+from serve.models import Host
+from serve.offload import by_size
+from serve.queries.compare import compare
+from serve.queries.generate import Character, Piece, Writing, open_writing
+from serve.queries.score import score
+from serve.queries.trials import answer_trials
+from serve.wire import torsor_pb2 as pb
+from serve.wire import torsor_pb2_grpc as rpc
+from serve.wire.errors import RequestError, invalid
+from serve.wire.limits import MAX_MESSAGE_BYTES, all_limits
+from serve.wire.queries import CompareRequest, TrialsRequest
+from serve.wire.requests import GenerateRequest, PairRequest, ScoreRequest, parse_request
+from serve.wire.requests import Request as Asked
+
+SERVICE = "torsor.v1.Torsor"
+Context = grpc.aio.ServicerContext[Any, Any]
+Reply = TypeVar("Reply")
+AddService = Callable[[grpc.aio.Server, Host], str]  # adds a service, and gives its name
+
+
+class TorsorServicer(rpc.TorsorServicer):
+    """Answers the calls; errors carry code and field in the trailing metadata."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    async def Models(self, request: pb.ModelsRequest, context: Context) -> pb.ModelsReply:
+        """All models."""
+        del request, context
+        limits = {"limits": all_limits(self._host.engine.limits)}
+        pages = [self._host.describe(b) | limits for b in self._host.bundles.values()]
+        models = [pb.Model(id=page["id"], details=await make_struct(page)) for page in pages]
+        return pb.ModelsReply(models=models)
+
+    async def Structure(self, request: pb.StructureRequest, context: Context) -> pb.StructureReply:
+        """What can be ablated."""
+
+        async def answer() -> pb.StructureReply:
+            bundle = self._host.bundle(fields_of(request).get("model"))
+            targets = await self._host.structure(bundle)
+            moved = [await make_struct(page) for page in symmetries(bundle.manifest)]
+            pages = [await make_struct(target) for target in targets]
+            return pb.StructureReply(model=bundle.name, targets=pages, symmetries=moved)
+
+        return await or_abort(context, answer)
+
+    async def Score(self, request: pb.ScoreRequest, context: Context) -> pb.ScoreReply:
+        """Bits per character of a text."""
+
+        async def answer() -> pb.ScoreReply:
+            page = await score(self._host, await read_asked(ScoreRequest, request))
+            report = page["ablation"]
+            ablation = None if report is None else await make_struct(report)
+            return score_reply(page, ablation)
+
+        return await or_abort(context, answer)
+
+    async def Compare(self, request: pb.CompareRequest, context: Context) -> pb.CompareReply:
+        """What comes next after a prompt."""
+
+        async def answer() -> pb.CompareReply:
+            page = await compare(self._host, await read_asked(CompareRequest, request))
+            return pb.CompareReply(page=await make_struct(page))
+
+        return await or_abort(context, answer)
+
+    async def Trials(self, request: pb.TrialsRequest, context: Context) -> pb.TrialsReply:
+        """How well a model of a task does."""
+
+        async def answer() -> pb.TrialsReply:
+            content = request.trials if request.HasField("trials") else None
+            request.ClearField("trials")
+            asked = await read_asked(TrialsRequest, request)
+            page = await answer_trials(self._host, asked, content)
+            return pb.TrialsReply(page=await make_struct(page))
+
+        return await or_abort(context, answer)
+
+    async def Generate(
+        self, request: pb.GenerateRequest, context: Context
+    ) -> AsyncIterator[pb.GenerateChunk]:
+        """Text as it is written; the last chunk sums up."""
+        paired = request.paired
+        request.ClearField("paired")
+
+        async def opened() -> Writing:
+            kind = PairRequest if paired else GenerateRequest
+            return await open_writing(self._host, await read_asked(kind, request), paired)
+
+        writing = await or_abort(context, opened)
+        try:
+            async for piece in writing.pieces():
+                yield chunk_of(piece)
+            yield pb.GenerateChunk(summary=await summary_of(writing, paired))
+        except RequestError as error:
+            await abort(context, error)
+        except Exception:
+            await abort(context, unexpected())
+        finally:
+            writing.close()
+
+
+async def start_grpc_server(
+    host: Host,
+    address: str,
+    entrance: Entrance | None = None,
+    credentials: grpc.ServerCredentials | None = None,
+    more: Sequence[AddService] = (),
+    servicer: type["TorsorServicer"] = TorsorServicer,
+) -> tuple[grpc.aio.Server, Any]:
+    """A started server at HOST:PORT with health and reflection; and its health servicer.
+
+    `credentials`: of TLS; None: plain text. `more` services are added beside ours. Raises `OSError`
+    if the address can't be bound.
+    """
+    server = grpc.aio.server(
+        interceptors=[GrpcEntrance(entrance or Entrance())],
+        options=[
+            ("grpc.so_reuseport", 0),  # a second server on the port must fail, not share it
+            ("grpc.max_receive_message_length", 2 * MAX_MESSAGE_BYTES),  # the entrance says why
+        ],
+    )
+    rpc.add_TorsorServicer_to_server(  # type: ignore[no-untyped-call]
+        servicer(host), server
+    )
+    checks = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(checks, server)
+    added = [add(server, host) for add in more]
+    names = (SERVICE, *added, health.SERVICE_NAME, reflection.SERVICE_NAME)
+    reflection.enable_server_reflection(names, server)
+    try:
+        if credentials is None:
+            server.add_insecure_port(address)
+        else:
+            server.add_secure_port(address, credentials)
+    except RuntimeError as error:
+        raise OSError(f"gRPC can't listen on {address}: {error}") from None
+    await server.start()
+    await set_serving(checks, True)
+    return server, checks
+
+
+async def set_serving(checks: Any, serving: bool) -> None:
+    """Tell health checks whether new calls are taken."""
+    status: Any = health_pb2.HealthCheckResponse  # its stubs lack the enum's values
+    for name in ("", SERVICE):
+        await checks.set(name, status.SERVING if serving else status.NOT_SERVING)
+
+
+async def read_asked(kind: type[Asked], message: Message) -> Asked:
+    """The checked request in a message; `RequestError` if it is none of this kind."""
+    size = message.ByteSize()
+    return await by_size(size, _asked, kind, message, small=SMALL_MESSAGE)
+
+
+def fields_of(message: Message) -> dict[str, Any]:
+    """The fields that were set, as the JSON of the same request over HTTP.
+
+    `RequestError` for one that holds more entries than such a body may.
+    """
+    found: dict[str, Any] = {}
+    for field, value in message.ListFields():
+        is_text = isinstance(value, str | bytes)
+        if not is_text and isinstance(value, Sequence | Mapping) and len(value) > MAX_JSON_PARTS:
+            sentence = f"found {len(value)} entries, expected at most {MAX_JSON_PARTS}"
+            raise invalid(field.name, f"{sentence} (max_json_parts); send less at once")
+        found[field.name] = _plain(value, field.name)
+    return found
+
+
+def chunk_of(piece: Piece) -> pb.GenerateChunk:
+    """A piece of text on this wire."""
+    return pb.GenerateChunk(
+        index=piece.index,
+        branch=piece.branch,
+        text=piece.text,
+        characters=[_character(c) for c in piece.characters or []],
+        finish_reason=piece.finish_reason,
+        stop=piece.stop,
+        seed=piece.seed,
+        state=piece.state,
+    )
+
+
+async def summary_of(writing: Writing, paired: bool) -> pb.Summary:
+    """The last chunk of a call."""
+    report = writing.variant.report
+    return pb.Summary(
+        model=writing.bundle.name,
+        usage=usage_of(writing),
+        ablation=None if report is None else await make_struct(report),
+        first_difference=writing.first_difference if paired else None,
+    )
+
+
+def usage_of(writing: Writing) -> pb.Usage:
+    """The characters of a call."""
+    usage = dict(writing.usage)
+    details = usage.pop("prompt_tokens_details")
+    return pb.Usage(**usage, cached_tokens=details["cached_tokens"])
+
+
+def score_reply(page: dict[str, Any], ablation: Struct | None) -> pb.ScoreReply:
+    """A score on this wire."""
+    return pb.ScoreReply(
+        model=page["model"],
+        num_characters=page["num_characters"],
+        baseline=pb.Score(**page["baseline"]),
+        ablated=pb.Score(**page["ablated"]) if page["ablated"] else None,
+        delta_bpc=page["delta_bpc"],
+        mean_kl=page["mean_kl"],
+        kl=page["kl"] or [],
+        ablation=ablation,
+    )
+
+
+async def or_abort(context: Context, work: Callable[[], Awaitable[Reply]]) -> Reply:
+    """The reply of `work`, or the call ended with its error."""
+    try:
+        return await work()
+    except RequestError as error:
+        await abort(context, error)
+    except Exception:
+        await abort(context, unexpected())
+
+
+def unexpected() -> RequestError:
+    """Our own mistake, logged; clients learn no more than that."""
+    metrics.log.exception("a call failed")
+    return RequestError("internal", "the server failed; see its log")
+
+
+def _character(character: Character) -> pb.Character:
+    return pb.Character(text=character.text, logprob=character.logprob, top_logprobs=character.top)
+
+
+def _asked(kind: type[Asked], message: Message) -> Asked:
+    return parse_request(kind, fields_of(message))
+
+
+def _plain(value: Any, name: str) -> Any:
+    if isinstance(value, Struct):
+        return read_struct(value, name)
+    if isinstance(value, Message):
+        return fields_of(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return [_plain(item, name) for item in value]
+    return value

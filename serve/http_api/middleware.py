@@ -1,0 +1,121 @@
+"""The way in over HTTP: every request gets its id, passes the gate, and leaves a line in the log.
+
+Plain ASGI: a chunk of a stream costs a look at its type and two at the clock, but no task, queue or
+copy.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from serve.gateway.entrance import Entrance
+from serve.gateway.keys import Key
+from serve.gateway.request_log import Call, note_error
+from serve.http_api.body import bounded
+from serve.http_api.direct import Paths
+from serve.http_api.missing import missing_response
+from serve.http_api.responses import error_response
+from serve.patience import Patience
+from serve.wire.errors import RequestError
+
+OPEN = ("/", "/livez", "/readyz", "/healthz", "/metrics", "/docs.json")  # need no key
+OPEN_FOLDER = "/static_content/"  # of BentoML's own page
+QUIET = ("/livez", "/readyz", "/healthz", "/metrics")  # asked every few seconds
+Headings = Mapping[str, str]
+
+
+class HttpEntrance:
+    """ASGI middleware around everything that answers; some paths are answered `direct`ly."""
+
+    def __init__(
+        self, app: ASGIApp, entrance: Entrance, direct: Callable[[], Paths] = dict
+    ) -> None:
+        self._app, self._entrance, self._direct = app, entrance, direct()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the request in, or answer why not."""
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        headers = {name.decode("latin-1"): v.decode("latin-1") for name, v in scope["headers"]}
+        path = scope["path"]
+        method = f"{scope['method']} {path}"
+        with self._entrance.open("http", method, headers, path in QUIET) as call:
+            app = self._way(scope["method"], path, headers.get("content-type", ""))
+            patience = Patience(self._entrance.patience_s)
+            outgoing = Outgoing(call, scope, send, patience)
+            try:
+                with self._place(scope["method"], path, headers) as call.key:
+                    if app is self._app:  # the others look themselves
+                        receive = bounded(receive, headers.get("content-length"))
+                    with patience:
+                        await app(scope, receive, outgoing)
+                    if patience.has_cancelled:
+                        call.error = "timeout"
+            except RequestError as error:
+                if call.status is None:
+                    await error_response(error)(scope, receive, outgoing)
+                note_error(error.code)  # an answer that has begun ends here, and is not whole
+            finally:
+                call.route = getattr(scope.get("route"), "path", None)  # where a router found one
+
+    def _place(
+        self, asked: str, path: str, headers: Headings
+    ) -> AbstractContextManager[Key | None]:
+        return self._entrance.admit(headers) if needs_key(asked, path) else nullcontext()
+
+    def _way(self, method: str, path: str, kind: str) -> ASGIApp:
+        """What answers: forms, which BentoML's own paths take too, go the long way."""
+        direct = self._direct.get((method, path))
+        return self._app if direct is None or (kind and "json" not in kind) else direct
+
+
+def needs_key(method: str, path: str) -> bool:
+    """Whether a path is only for who has a key: all but probes and static pages."""
+    is_open = path in OPEN or path.startswith(OPEN_FOLDER)
+    return not (is_open and method in ("GET", "HEAD"))
+
+
+class Outgoing:
+    """A `send` with the request's id in the answer's headers, which notes the status and its waits.
+
+    BentoML's router says in plain text that there is no such path: that becomes an error of ours.
+    """
+
+    __slots__ = ("_call", "_is_replaced", "_patience", "_scope", "_send")
+
+    def __init__(self, call: Call, scope: Scope, send: Send, patience: Patience) -> None:
+        self._call, self._scope, self._send, self._patience = call, scope, send, patience
+        self._is_replaced = False
+
+    async def __call__(self, message: Message) -> None:
+        """Send a message of an answer, or what has taken its place."""
+        if self._is_replaced:
+            return
+        if message["type"] == "http.response.start":
+            request_id = (b"x-request-id", self._call.request_id.encode())
+            message = {**message, "headers": [*message.get("headers", ()), request_id]}
+            self._call.status = message["status"]
+            if self._call.status in (404, 405):
+                headers = Headers(raw=message["headers"])
+                if headers.get("content-type", "").startswith("text/plain"):
+                    return await self._replace(headers.get("allow", ""))
+        self._patience.begin()  # and not `_write`: a stream has many chunks
+        await self._send(message)
+        self._patience.end()
+
+    async def _write(self, message: Message) -> None:
+        self._patience.begin()
+        await self._send(message)
+        self._patience.end()
+
+    async def _replace(self, allowed: str) -> None:
+        self._is_replaced = True
+        method, path = self._scope["method"], self._scope["path"]
+        answer = missing_response(method, path, allowed)
+        answer.headers["x-request-id"] = self._call.request_id
+        start = {"type": "http.response.start", "status": self._call.status}
+        await self._write({**start, "headers": answer.raw_headers})
+        body = b"" if method == "HEAD" else answer.body
+        await self._write({"type": "http.response.body", "body": body})

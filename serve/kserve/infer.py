@@ -1,0 +1,96 @@
+"""One run of a model's graph `advance` for a client that keeps the state itself.
+
+This is what the Open Inference Protocol asks for, over HTTP and gRPC alike. It has nothing to do
+with the engine's streams: a run is over when it is answered.
+"""
+
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from serve.kserve.inputs import step_inputs
+from serve.kserve.tensors import DATATYPES
+from serve.manifest.read import TensorSpec
+from serve.models import Host
+from serve.runtime.bundle import Bundle
+from serve.wire.errors import RequestError, invalid
+from serve.wire.preview import shown
+
+Array = NDArray[Any]
+Arrays = dict[str, Array]
+Json = dict[str, Any]
+MODEL_VERSION = "1"  # a served model has one version
+PLATFORM = "onnx_onnxv1"
+ANY_SIZE = -1
+
+
+async def infer(
+    host: Host, bundle: Bundle, decode: Callable[[], Arrays], wanted: Sequence[str]
+) -> Arrays:
+    """The `wanted` outputs of one run, all of them where none is named.
+
+    `decode` gives the inputs that the client sent; it is called off the event loop. Raises
+    `RequestError`.
+    """
+    if not host.engine.accepting:
+        raise RequestError("unavailable", "the server is shutting down; try another one")
+    names = [spec.name for spec in bundle.manifest.graph.outputs]
+    if unknown := [name for name in wanted if name not in names]:
+        raise invalid(
+            "outputs", f"found {shown(unknown[0], 80)}, expected some of {', '.join(names)}"
+        )
+    return await host.inference.run(_run, bundle, decode, list(wanted) or names)
+
+
+def served(host: Host, model: str, version: str) -> Bundle:
+    """The bundle of a model and version; `RequestError` if there is none."""
+    if not model:
+        raise invalid("model_name", f"missing, expected one of {', '.join(host.bundles)}")
+    bundle = host.bundle(model)
+    if version not in ("", MODEL_VERSION):
+        found = f"found {shown(version, 80)}, expected {MODEL_VERSION!r} or none"
+        raise RequestError("not_found", f"model_version: {found}", "model_version")
+    return bundle
+
+
+def server_metadata(extensions: Sequence[str]) -> Json:
+    """What the server is."""
+    return {"name": "torsor", "version": _version(), "extensions": list(extensions)}
+
+
+def model_metadata(bundle: Bundle) -> Json:
+    """What a model takes and gives."""
+    graph = bundle.manifest.graph
+    return {
+        "name": bundle.name,
+        "versions": [MODEL_VERSION],
+        "platform": PLATFORM,
+        "inputs": [_tensor_metadata(spec) for spec in graph.inputs],
+        "outputs": [_tensor_metadata(spec) for spec in graph.outputs],
+    }
+
+
+def _tensor_metadata(spec: TensorSpec) -> Json:
+    shape = [ANY_SIZE if isinstance(size, str) else size for size in spec.shape]
+    return {"name": spec.name, "datatype": DATATYPES[spec.dtype], "shape": shape}
+
+
+def _run(bundle: Bundle, decode: Callable[[], Arrays], wanted: list[str]) -> Arrays:
+    inputs = step_inputs(bundle.manifest, bundle.initial, decode())
+    outputs = bundle.plain.session.run(inputs)
+    for name, value in outputs.items():
+        if value.dtype.kind == "f" and not np.isfinite(value).all():
+            raise invalid(
+                name, "is not finite after this run; the given state or inputs are out of range"
+            )
+    return {name: outputs[name] for name in wanted}
+
+
+def _version() -> str:
+    try:
+        return metadata.version("torsor")
+    except metadata.PackageNotFoundError:  # served from a Bento, which installs no torsor
+        return ""

@@ -1,0 +1,223 @@
+"""Everything that answers requests in one process: bundles, vocabularies, the engine, a worker.
+
+HTTP and gRPC both stand on this, on `serve.queries.generate` and on `serve.queries.score`.
+"""
+
+import asyncio
+import dataclasses
+import secrets
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from serve import metrics
+from serve.ablation.ablation import Ablation, AblationError
+from serve.ablation.apply import decompose, structure
+from serve.ablation.parse import parse_ablation
+from serve.bounded import BoundedWorker
+from serve.engine.engine import Engine, Limits
+from serve.lru_cache import Recent
+from serve.manifest.read import BundleError
+from serve.runtime.bundle import Bundle, Device, DeviceError, Owned, Variant
+from serve.runtime.vocabulary import Vocabulary
+from serve.wire.errors import RequestError, invalid
+from serve.wire.preview import shown
+from serve.wire.requests import MAX_TOKENS
+
+MAX_QUEUED_ABLATIONS = 256
+MAX_QUEUED_INFERENCES = 16
+MAX_WARM_SIZE = 512  # rows of a matrix that is decomposed before anybody asks
+MAX_QUEUED_TRIALS = 16
+
+
+class Host:
+    """The served models. `bundles` in the order of the command line; the first is the default."""
+
+    def __init__(
+        self,
+        bundles: dict[str, Bundle],
+        limits: Limits | None = None,
+        state_key: bytes | None = None,  # that saved states are signed with; None: of this process
+    ) -> None:
+        self.bundles, self.state_key = dict[str, Bundle](), state_key or secrets.token_bytes(32)
+        self._device = next((b.device for b in bundles.values()), Device("cpu", 1))
+        texts = [b for b in bundles.values() if b.manifest.task is None]
+        self.engine = Engine(texts, limits)
+        self.sessions = Recent[Owned, Variant](self.engine.limits.ablation_cache_bytes)
+        self.vocabularies: dict[str, Vocabulary] = {}
+        # Decompositions and sessions are made here, off the event loop and off the engine.
+        self._worker = BoundedWorker(
+            "ablations are being prepared", MAX_QUEUED_ABLATIONS, "max_queued_ablations"
+        )
+        # Single runs for clients that keep the state themselves: one at a time beside the engine.
+        self.inference = BoundedWorker(
+            "inferences are waiting", MAX_QUEUED_INFERENCES, "max_queued_inferences"
+        )
+        # Trials of tasks, in many runs: one query at a time beside the engine.
+        self.trials = BoundedWorker("trials are waiting", MAX_QUEUED_TRIALS, "max_queued_trials")
+        self.baselines: WeakKeyDictionary[Bundle, Any] = WeakKeyDictionary()  # of their own trials
+        self._structures: WeakKeyDictionary[Bundle, list[dict[str, Any]]] = WeakKeyDictionary()
+        self._warming = set[asyncio.Task[None]]()
+        for bundle in bundles.values():
+            self._serve(bundle)
+
+    async def load(self, folder: Path) -> Bundle:
+        """Serve one more bundle, or another one under the name of one that is served.
+
+        Streams of a bundle that is replaced end as they began; new ones get the new bundle. Raises
+        `RequestError` for a folder that holds no bundle that works here; nothing changes then.
+        """
+        try:
+            bundle = await self._worker.run(Bundle, folder, self._device)
+        except (BundleError, DeviceError, OSError) as error:
+            raise invalid("folder", str(error)) from None
+        before = self.bundles.get(bundle.name)
+        if bundle.manifest.task is None:
+            self.engine.add(bundle)
+        self._serve(bundle)
+        if before is not None:
+            self._forget_sessions(before)
+            self.engine.retire(before)
+        self.warm(bundle)
+        return bundle
+
+    async def reload(self, model: str) -> Bundle:
+        """Read a served model's folder again."""
+        return await self.load(self.bundle(model).folder)
+
+    def unload(self, model: str) -> None:
+        """Serve a model no more; its streams end as they began."""
+        bundle = self.bundles.pop(self.bundle(model).name)
+        self.vocabularies.pop(bundle.name, None)
+        self._forget_sessions(bundle)
+        self.engine.retire(bundle)
+
+    def _serve(self, bundle: Bundle) -> None:
+        name, manifest = bundle.name, bundle.manifest
+        self.bundles[name], bundle.sessions = bundle, self.sessions
+        if manifest.task is not None:
+            self.vocabularies.pop(name, None)  # of a model of text that it replaces
+        else:
+            self.vocabularies[name] = Vocabulary(manifest.vocabulary, manifest.symbols)
+
+    def start(self) -> None:
+        """Start the engine."""
+        self.engine.start()
+
+    def close(self) -> None:
+        """Stop the engine and the workers."""
+        for task in self._warming:
+            task.cancel()
+        self.engine.stop()
+        self._worker.close()
+        self.inference.close()
+        self.trials.close()
+
+    def bundle(self, model: str | None) -> Bundle:
+        """The bundle of a model's id, the first one for None; `RequestError` if there is none."""
+        if model is None and self.bundles:
+            return next(iter(self.bundles.values()))
+        if model is None or model not in self.bundles:
+            served = f"one of {', '.join(self.bundles)}" if self.bundles else "some: none is served"
+            sentence = f"model: found {shown(model, 80)}, expected {served}"
+            raise RequestError("not_found", sentence, "model")
+        return self.bundles[model]
+
+    def text_bundle(self, model: str | None) -> Bundle:
+        """The bundle of a model of text, the first one for None; `RequestError` for any other."""
+        if model is None:
+            model = next((name for name in self.bundles if name in self.vocabularies), None)
+        bundle = self.bundle(model)
+        if (task := bundle.manifest.task) is not None:
+            texts = ", ".join(self.vocabularies) or "none of them is served here"
+            raise invalid(
+                "model",
+                f"found {bundle.name!r}, a model of the task {task.name!r}, expected a model of "
+                f"text: {texts}; GET /v1/models says what each model is",
+            )
+        return bundle
+
+    async def variant(self, bundle: Bundle, ablation: dict[str, Any] | None) -> Variant:
+        """The model under an ablation; `RequestError` names the edit that doesn't fit."""
+        if ablation is None:
+            return bundle.plain
+        try:
+            parsed = parse_ablation(ablation, bundle.manifest)
+            if (known := bundle.known(parsed)) is not None:
+                return known
+            made = await self._worker.run(self._make_variant, bundle, parsed)
+        except AblationError as error:
+            raise RequestError("invalid_request", str(error), error.field) from None
+        return made
+
+    def warm(self, *bundles: Bundle) -> asyncio.Task[None]:
+        """Decompose what Schur ablations will ask for, between other work of the same worker."""
+        task = asyncio.get_running_loop().create_task(self._decompose(bundles))
+        self._warming.add(task)  # a task that nobody holds may be collected
+        task.add_done_callback(self._warming.discard)
+        return task
+
+    async def _decompose(self, bundles: Sequence[Bundle]) -> None:
+        for bundle in bundles:
+            for target in bundle.manifest.targets:
+                if "schur" in target.ops and target.shape[0] <= MAX_WARM_SIZE:
+                    with suppress(AblationError, RequestError):  # who asks for it will be told
+                        await self._worker.run(decompose, bundle.weights, target)
+
+    async def structure(self, bundle: Bundle) -> list[dict[str, Any]]:
+        """What can be ablated, with spectra and masses; computed once a bundle."""
+        if bundle not in self._structures:
+            found = await self._worker.run(structure, bundle.manifest, bundle.weights)
+            self._structures[bundle] = found
+        return self._structures[bundle]
+
+    def describe(self, bundle: Bundle) -> dict[str, Any]:
+        """A model as `/v1/models` shows it."""
+        manifest = bundle.manifest
+        return {
+            "id": manifest.name,
+            "object": "model",
+            "created": 0,
+            "owned_by": "torsor",
+            "root": manifest.name,
+            "max_model_len": MAX_TOKENS,
+            "family": manifest.family,
+            "config": manifest.config,
+            "num_parameters": manifest.num_parameters,
+            "symbols": manifest.symbols,
+            "vocabulary_size": len(manifest.vocabulary),
+            "task": None if manifest.task is None else dataclasses.asdict(manifest.task),
+            "device": bundle.device.kind,
+            "provider": bundle.plain.session.provider,
+            "kernels": bundle.plain.session.kernels,
+            "targets": [target.name for target in manifest.targets],
+            "training": manifest.training,
+        }
+
+    def readiness(self) -> dict[str, Any]:
+        """What `/readyz` shows: whether new streams are taken, and what really runs them."""
+        return {
+            "ready": self.engine.accepting and self.engine.alive and self.engine.health.good,
+            "models": [
+                {k: v for k, v in self.describe(bundle).items() if k in READY_KEYS}
+                for bundle in self.bundles.values()
+            ],
+        }
+
+    def _make_variant(self, bundle: Bundle, ablation: Ablation) -> Variant:
+        made = bundle.num_made
+        variant = bundle.variant(ablation)
+        self._count_sessions(bundle.num_made - made)
+        return variant
+
+    def _forget_sessions(self, bundle: Bundle) -> None:
+        bundle.forget()
+        self._count_sessions(0)
+
+    def _count_sessions(self, num_made: int) -> None:
+        metrics.observe_sessions(len(self.sessions), self.sessions.num_bytes, num_made)
+
+
+READY_KEYS = ("id", "device", "provider", "kernels")

@@ -1,0 +1,152 @@
+"""What comes next after a prompt, for the plain model and under several ablations side by side.
+
+    entropy = -Σ_v p(v) log2 p(v)          KL = Σ_v p(v) log2(p(v) / q(v)),  p baseline, q ablated
+    total variation = ½ Σ_v |p(v) - q(v)|
+
+Every model reads the prompt as a stream like all others and writes one character, whose logits are
+what is compared; temperature and sampling play no part in them.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from serve.engine.sampling import SamplingSettings, log_softmax
+from serve.engine.stream import Stream
+from serve.engine.wakeup import Inbox
+from serve.gateway.request_log import note_streams
+from serve.models import Host
+from serve.offload import by_size
+from serve.queries.generate import BASELINE, weights_of
+from serve.queries.score import kl_bits
+from serve.runtime.bundle import Bundle, Variant
+from serve.runtime.vocabulary import Vocabulary
+from serve.wire.errors import RequestError
+from serve.wire.queries import CompareRequest
+
+Array = NDArray[Any]
+Json = dict[str, Any]
+SHORT = 1000  # probabilities that are named at once
+
+
+async def compare(host: Host, request: CompareRequest) -> Json:
+    """The page of a comparison; `RequestError`s, which name the ablation that they are about."""
+    bundle = host.text_bundle(request.model)
+    vocabulary = host.vocabularies[bundle.name]
+    forced = vocabulary.encode(request.prompt, "prompt", request.unknown)
+    variants = [bundle.plain]
+    for place, ablation in enumerate(request.ablations):
+        try:
+            variants.append(await host.variant(bundle, ablation))
+        except RequestError as error:
+            raise _renamed(error, place) from None
+    inbox = Inbox()
+    streams = [_open(bundle, variant, forced, inbox) for variant in variants]
+    host.engine.submit(streams)
+    reports = [variant.report for variant in variants[1:] if variant.report is not None]
+    note_streams(streams, {"hash": ",".join(report["hash"] for report in reports)})
+    logits = await _read_logits(host, streams, inbox)
+    size = request.top * len(logits)
+    page = await by_size(size, _page, logits, reports, vocabulary, request.top, small=SHORT)
+    return {"model": bundle.name, "num_characters": len(forced), **page}
+
+
+def _page(logits: list[Array], reports: list[Json], vocabulary: Vocabulary, count: int) -> Json:
+    baseline, *others = logits
+    top = _best(baseline, count)
+    return {
+        BASELINE: _distribution(baseline, vocabulary, count),
+        "ablations": [
+            {
+                "ablation": report,
+                **_distribution(row, vocabulary, count),
+                **_difference(baseline, row),
+                "probabilities": np.exp(log_softmax(row))[top].tolist(),
+            }
+            for report, row in zip(reports, others, strict=True)
+        ],
+    }
+
+
+def _open(bundle: Bundle, variant: Variant, forced: Array, inbox: Inbox) -> Stream:
+    return Stream(
+        bundle,
+        variant.session,
+        forced,
+        max_tokens=1,
+        seed=0,
+        settings=SamplingSettings(temperature=0.0),
+        deliver_logits=True,
+        weights=weights_of(bundle, variant),
+        wake=inbox.ring,
+    )
+
+
+async def _read_logits(host: Host, streams: Sequence[Stream], inbox: Inbox) -> list[Array]:
+    """What each stream's character was drawn from: (V) each."""
+    found, waiting = dict[int, Array](), set(range(len(streams)))
+    try:
+        while waiting:
+            await inbox.wait()
+            for place in sorted(waiting):
+                arrived, done = streams[place].collect()
+                for delivery in arrived:
+                    assert delivery.logits is not None
+                    found[place] = delivery.logits[-1]
+                if done:
+                    waiting.remove(place)
+                    _check(streams[place], place)
+    finally:
+        host.engine.cancel(streams[place] for place in waiting)
+    return [found[place] for place in range(len(streams))]
+
+
+def _check(stream: Stream, place: int) -> None:
+    error = stream.error
+    if error is None:
+        return
+    if place == 0:
+        raise error
+    message = f"ablations[{place - 1}]: {error.message}"
+    raise RequestError(error.code, message, error.field, error.retry_after_s)
+
+
+def _renamed(error: RequestError, place: int) -> RequestError:
+    """The error of one of several ablations."""
+    if error.field is None or not error.field.startswith("ablation"):
+        return error
+    field, number = error.field.removeprefix("ablation"), f"ablations[{place}]"
+    message = number + error.message.removeprefix("ablation")
+    return RequestError(error.code, message, number + field, error.retry_after_s)
+
+
+def _distribution(logits: Array, vocabulary: Vocabulary, count: int) -> Json:
+    logs = log_softmax(logits)
+    entropy = -float((np.exp(logs) * logs).sum()) / math.log(2.0)
+    return {
+        "entropy_bits": max(0.0, entropy),  # rounding can fall below zero
+        "top": [
+            {
+                "character": vocabulary.names[place],
+                "probability": math.exp(logs[place]),
+                "logprob": float(logs[place]),
+            }
+            for place in _best(logits, count)
+        ],
+    }
+
+
+def _difference(p_logits: Array, q_logits: Array) -> Json:
+    p, q = np.exp(log_softmax(p_logits)), np.exp(log_softmax(q_logits))
+    return {
+        "kl_bits": float(kl_bits(p_logits[None], q_logits[None])[0]),
+        "total_variation": float(np.abs(p - q).sum() / 2),
+    }
+
+
+def _best(logits: Array, count: int) -> Array:
+    """The most probable characters; of equal ones the lowest index comes first."""
+    return np.argsort(-logits, kind="stable")[:count]

@@ -1,0 +1,292 @@
+"""A request to write text, from its fields to pieces of text: the same for HTTP and gRPC.
+
+A request opens one stream a choice, and two where baseline and ablation are written side by side.
+Opening checks everything and queues all streams or none; after that, errors come while reading.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from serve.engine.sampling import SamplingSettings, bias_of, choice_seed, draw_seed
+from serve.engine.stop_strings import StopStrings
+from serve.engine.stream import Delivery, Opening, Stream
+from serve.engine.wakeup import Inbox
+from serve.gateway.request_log import current_key, note_streams
+from serve.models import Host
+from serve.offload import by_size
+from serve.queries.prompts import encode_prompts, encode_stop
+from serve.queries.saved_state import decode_state, encode_state
+from serve.runtime.bundle import Bundle, Variant
+from serve.runtime.vocabulary import Decoder, Vocabulary
+from serve.wire.errors import invalid
+from serve.wire.requests import GenerateRequest
+
+FLUSH_S = 0.02  # the first piece goes at once, then at most one a choice in this time
+ID_BYTES = 3  # about what a token id, or a character, weighs in a request
+BASELINE, ABLATED = "baseline", "ablated"
+
+
+class Character(NamedTuple):
+    """One character, its log-probability, and the most probable alternatives."""
+
+    text: str
+    logprob: float | None  # None: the first character of an echo
+    top: dict[str, float]
+
+
+@dataclass(slots=True)  # not frozen: there are many, and freezing costs
+class Piece:
+    """More text of one choice."""
+
+    index: int
+    branch: str  # "baseline" or "ablated" where both are written, else empty
+    text: str
+    characters: list[Character] | None
+    finish_reason: str | None
+    stop: str | None  # the stop string that ended it
+    seed: int
+    state: str | None = None  # at the end, where it was asked for
+
+
+@dataclass(slots=True)
+class Choice:
+    """One stream of a request, and what has been read of it."""
+
+    index: int
+    branch: str
+    seed: int
+    stream: Stream
+    decoder: Decoder
+    prompt_length: int  # characters of the prompt's text
+    text: list[str] = field(default_factory=list)  # kept where branches are compared
+    started: bool = False
+    done: bool = False
+
+
+class Writing:
+    """The open streams of one request. Read `pieces` to the end, or close it."""
+
+    def __init__(
+        self,
+        host: Host,
+        request: GenerateRequest,
+        bundle: Bundle,
+        variant: Variant,
+        choices: list[Choice],
+        inbox: Inbox,
+    ) -> None:
+        # Not the request itself: its prompt, or the state to go on from, can be megabytes.
+        self.n, self.logprobs, self.echo = request.n, request.logprobs, request.echo
+        self._stops = request.stops
+        self.bundle, self.variant, self.choices = bundle, variant, choices
+        self.seed = choices[0].seed
+        self._host, self._inbox = host, inbox
+
+    async def pieces(self, all_or_none: bool = False) -> AsyncIterator[Piece]:
+        """Text as it comes, until every choice has ended; leaving early frees the slots.
+
+        A stream that ends in an error stops no other one: the `RequestError` is raised once all
+        have ended. Who has no use for some without the others gets it at once.
+        """
+        try:
+            while not all(choice.done for choice in self.choices):
+                await self._inbox.wait()
+                for piece in self._read():
+                    yield piece
+                    if len(self.choices) > 1:
+                        await asyncio.sleep(0)  # many of one request must not hold the loop
+                if all_or_none:
+                    self._raise_error()
+                if not all(choice.done for choice in self.choices):
+                    await asyncio.sleep(FLUSH_S)
+            self._raise_error()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Nobody reads on: free what still runs."""
+        self._host.engine.cancel(c.stream for c in self.choices if not c.done)
+
+    @property
+    def usage(self) -> dict[str, Any]:
+        """Characters of every prompt, counted once, and of all choices; cached ones weren't run
+        again."""
+        firsts = [c for c in self.choices if c.branch != ABLATED and c.index % self.n == 0]
+        prompt = sum(len(choice.stream.forced) for choice in firsts)
+        reused = sum(choice.stream.num_reused for choice in firsts)
+        written = sum(choice.stream.num_written for choice in self.choices)
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": written,
+            "total_tokens": prompt + written,
+            "prompt_tokens_details": {"cached_tokens": reused},
+        }
+
+    @property
+    def first_difference(self) -> int | None:
+        """Where baseline and ablated texts part, in characters; None if they don't."""
+        baseline, ablated = ("".join(choice.text) for choice in self.choices[:2])
+        pairs = zip(baseline, ablated, strict=False)
+        return next(
+            (i for i, (a, b) in enumerate(pairs) if a != b),
+            None if len(baseline) == len(ablated) else min(len(baseline), len(ablated)),
+        )
+
+    def _raise_error(self) -> None:
+        for choice in self.choices:
+            if choice.done and choice.stream.error is not None:
+                raise choice.stream.error
+
+    def _read(self) -> Iterator[Piece]:
+        is_alone = len(self.choices) == 1
+        for choice in self.choices:
+            if choice.done:
+                continue
+            arrived, choice.done = choice.stream.collect()
+            if not arrived and (not choice.done or (choice.stream.error and is_alone)):
+                continue  # an error that is raised next says it better than an empty piece
+            indices = [i for delivery in arrived for i in delivery.characters]
+            text = choice.decoder.feed(indices, final=choice.done)
+            yield self._piece(choice, text, arrived)
+            choice.started = True
+            if choice.branch:
+                choice.text.append(text)
+
+    def _piece(
+        self,
+        choice: Choice,
+        text: str,
+        arrived: list[Delivery],
+    ) -> Piece:
+        stream, characters = choice.stream, None
+        if (top := self.logprobs) is not None:
+            vocabulary = choice.decoder.vocabulary
+            characters = [c for d in arrived for c in describe_characters(d, vocabulary, top)]
+            if not choice.started and characters and self.echo and len(stream.forced):
+                characters[0] = Character(characters[0].text, None, {})
+        stop = stream.stop_index
+        return Piece(
+            index=choice.index,
+            branch=choice.branch,
+            text=text,
+            characters=characters,
+            finish_reason=stream.finish_reason if choice.done else None,
+            stop=self._stops[stop] if choice.done and stop is not None else None,
+            seed=choice.seed,
+            state=self._saved(stream) if choice.done and stream.saved is not None else None,
+        )
+
+    def _saved(self, stream: Stream) -> str:
+        assert stream.saved is not None
+        end = (stream.position, stream.seed, stream.saved)
+        return encode_state(self.bundle.manifest, self.variant.hash, *end, self._host.state_key)
+
+
+async def open_writing(host: Host, request: GenerateRequest, paired: bool = False) -> Writing:
+    """Check a request and queue its streams.
+
+    Raises `RequestError` for a field that isn't as expected, an ablation that doesn't fit, a full
+    queue, or a server that is shutting down.
+    """
+    bundle = host.text_bundle(request.model)
+    vocabulary = host.vocabularies[bundle.name]
+    size = ID_BYTES * sum(map(len, request.prompts))
+    prompts = await by_size(size, encode_prompts, request, vocabulary)
+    request.prompt = ""  # long ones are not held twice: from here on the indices stand for it
+    settings = _settings(request, len(vocabulary))
+    stops = StopStrings(encode_stop(s, vocabulary, request.unknown) for s in request.stops)
+    if paired and request.ablation is None:
+        raise invalid("ablation", "missing, expected the edits to compare with")
+    variant = await host.variant(bundle, request.ablation)
+    opening, seed = await _opening(host, request, bundle, variant)
+    inbox = Inbox()
+    branches = [(BASELINE, bundle.plain), (ABLATED, variant)] if paired else [("", variant)]
+
+    def open_stream(session_of: Variant, index: int) -> Stream:
+        return Stream(
+            bundle,
+            session_of.session,
+            prompts[index // request.n].indices,
+            max_tokens=request.max_tokens,
+            seed=choice_seed(seed, index),
+            settings=settings,
+            stops=stops,
+            deliver_forced=request.echo,
+            deliver_logprobs=request.logprobs is not None,
+            deliver_logits=bool(request.logprobs),
+            opening=opening,
+            saves=request.save_state,
+            weights=weights_of(bundle, session_of),
+            wake=inbox.ring,
+        )
+
+    choices = [
+        Choice(
+            index,
+            branch,
+            choice_seed(seed, index),
+            open_stream(source, index),
+            Decoder(vocabulary),
+            prompts[index // request.n].length,
+        )
+        for index in range(request.n * len(prompts))
+        for branch, source in branches
+    ]
+    host.engine.submit([choice.stream for choice in choices])
+    note_streams([choice.stream for choice in choices], variant.report)
+    return Writing(host, request, bundle, variant, choices, inbox)
+
+
+def weights_of(bundle: Bundle, variant: Variant) -> str:
+    """What states of a bundle under an ablation are called in the cache.
+
+    Each key has its own: what others' prompts begin with is not for it to find out.
+    """
+    key = current_key()
+    return f"{bundle.identity}/{variant.hash}/{key.name if key else ''}"
+
+
+async def _opening(
+    host: Host, request: GenerateRequest, bundle: Bundle, variant: Variant
+) -> tuple[Opening | None, int]:
+    """Where the streams of a request begin, and its seed."""
+    seed = request.seed
+    if request.state is None:
+        return None, draw_seed() if seed is None else seed
+    where = (bundle.manifest, variant.hash, host.state_key)
+    saved = await by_size(len(request.state), decode_state, request.state, *where)
+    return Opening(saved.position, saved.rows), saved.seed if seed is None else seed
+
+
+def describe_characters(delivery: Delivery, vocabulary: Vocabulary, top: int) -> list[Character]:
+    """Each character with its log-probability and the `top` most probable ones."""
+    texts = [vocabulary.names[i] for i in delivery.characters]
+    tops = _top_logprobs(delivery, vocabulary, top) if top else [{} for _ in texts]
+    return [Character(*row) for row in zip(texts, delivery.logprobs, tops, strict=True)]
+
+
+def _top_logprobs(delivery: Delivery, vocabulary: Vocabulary, top: int) -> list[dict[str, float]]:
+    # Counted from the character that was taken: where it is the most probable one, its entry is
+    # its own log-probability to the last bit, and clients that ask "was it greedy?" compare them.
+    assert delivery.logits is not None
+    logits = delivery.logits.astype(np.float64)  # (N, V)
+    taken = np.take_along_axis(logits, np.array(delivery.characters)[:, None], axis=-1)
+    scores = logits - taken + np.array(delivery.logprobs)[:, None]
+    best = np.argsort(-logits, axis=-1, kind="stable")[:, :top]
+    return [
+        {vocabulary.names[i]: float(row[i]) for i in places}
+        for row, places in zip(scores, best, strict=True)
+    ]
+
+
+def _settings(request: GenerateRequest, size: int) -> SamplingSettings:
+    return SamplingSettings(
+        temperature=request.temperature,
+        top_k=max(0, request.top_k),
+        top_p=request.top_p,
+        bias=bias_of(request.logit_bias, size) if request.logit_bias else None,
+    )

@@ -1,0 +1,151 @@
+"""Bits per character of a given text, for the plain model and under an ablation beside it.
+
+    BPC = -(1/N) Σ log2 p(x_i | x_<i)       ΔBPC = BPC ablated - BPC baseline
+    KL_i = Σ_v p_i(v) log2(p_i(v) / q_i(v)),  p baseline, q ablated
+
+Both streams take the text at the same time; logits are compared as they come and dropped, so a long
+text needs no more memory than a short one.
+"""
+
+import asyncio
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from serve.engine.sampling import log_softmax
+from serve.engine.stream import Delivery, Stream, split_delivery
+from serve.engine.wakeup import Inbox
+from serve.gateway.request_log import note_streams
+from serve.models import Host
+from serve.queries.generate import ABLATED, BASELINE
+from serve.wire.errors import invalid
+from serve.wire.requests import ScoreRequest
+
+Array = NDArray[Any]
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one stream has scored."""
+
+    stream: Stream
+    logprobs: list[float] = field(default_factory=list)  # nats
+    waiting: list[Delivery] = field(default_factory=list)  # not yet compared
+    done: bool = False
+    bpc: float = math.nan  # bits per character, once all has been read
+
+    def read(self) -> None:
+        """Take in what has arrived; raises the stream's error."""
+        arrived, self.done = self.stream.collect()
+        for delivery in arrived:
+            self.logprobs += delivery.logprobs
+        self.waiting += arrived
+        if self.done and self.stream.error is not None:
+            raise self.stream.error
+
+
+async def score(host: Host, request: ScoreRequest) -> dict[str, Any]:
+    """Score a text; with an ablation, the plain model and the ablated one. `RequestError`s."""
+    bundle = host.text_bundle(request.model)
+    vocabulary = host.vocabularies[bundle.name]
+    forced = vocabulary.encode(request.text, "text", request.unknown)
+    if not len(forced):
+        raise invalid("text", "found no character of the model's vocabulary, expected some")
+    variant = await host.variant(bundle, request.ablation)
+    inbox, paired = Inbox(), request.ablation is not None
+    tallies = [
+        Tally(
+            Stream(
+                bundle,
+                source.session,
+                forced,
+                max_tokens=0,
+                seed=0,
+                deliver_forced=True,
+                deliver_logits=paired,
+                wake=inbox.ring,
+            )
+        )
+        for source in ([bundle.plain, variant] if paired else [bundle.plain])
+    ]
+    host.engine.submit([tally.stream for tally in tallies])
+    note_streams([tally.stream for tally in tallies], variant.report)
+    divergences = await _read_all(host, tallies, inbox)
+    for tally in tallies:
+        tally.bpc = bits_per_character(tally.logprobs)
+        await asyncio.sleep(0)  # a sum can be long
+    return _answer(request, bundle.name, tallies, divergences, variant.report)
+
+
+def bits_per_character(logprobs: list[float]) -> float:
+    """Of log-probabilities in nats."""
+    return -math.fsum(logprobs) / len(logprobs) / math.log(2.0)
+
+
+async def _read_all(host: Host, tallies: list[Tally], inbox: Inbox) -> list[float]:
+    divergences: list[float] = []
+    try:
+        while not all(tally.done for tally in tallies):
+            await inbox.wait()
+            for tally in tallies:
+                tally.read()
+            if len(tallies) == 2:
+                divergences += compare(*tallies)
+            for tally in tallies if len(tallies) == 1 else []:
+                tally.waiting.clear()
+            await asyncio.sleep(0)
+    finally:
+        host.engine.cancel(tally.stream for tally in tallies if not tally.done)
+    return divergences
+
+
+def compare(baseline: Tally, ablated: Tally) -> list[float]:
+    """KL in bits of the characters that both have, which are then dropped."""
+    found: list[float] = []
+    while baseline.waiting and ablated.waiting:
+        count = min(len(t.waiting[0].characters) for t in (baseline, ablated))
+        p, q = (_take(tally, count) for tally in (baseline, ablated))
+        found += kl_bits(p, q).tolist()
+    return found
+
+
+def kl_bits(p_logits: Array, q_logits: Array) -> Array:
+    """KL(p || q) in bits over the last axis of logits: (N, V), (N, V) -> (N)."""
+    log_p, log_q = log_softmax(p_logits), log_softmax(q_logits)
+    divergence: Array = (np.exp(log_p) * (log_p - log_q)).sum(axis=-1) / math.log(2.0)
+    return np.maximum(divergence, 0.0)  # rounding can fall below zero
+
+
+def _take(tally: Tally, count: int) -> Array:
+    now, later = split_delivery(tally.waiting.pop(0), count)
+    if later.characters:
+        tally.waiting.insert(0, later)
+    assert now.logits is not None
+    return now.logits
+
+
+def _answer(
+    request: ScoreRequest,
+    model: str,
+    tallies: list[Tally],
+    divergences: list[float],
+    report: dict[str, Any] | None,
+) -> dict[str, Any]:
+    def page(tally: Tally) -> dict[str, Any]:
+        detail = {"logprobs": tally.logprobs} if request.detail else {}
+        return {"bpc": tally.bpc, **detail}
+
+    baseline, ablated = tallies[0], tallies[-1] if len(tallies) == 2 else None
+    return {
+        "model": model,
+        "num_characters": len(baseline.logprobs),
+        BASELINE: page(baseline),
+        ABLATED: page(ablated) if ablated else None,
+        "delta_bpc": ablated.bpc - baseline.bpc if ablated else None,
+        "mean_kl": math.fsum(divergences) / len(divergences) if divergences else None,
+        "kl": divergences if ablated and request.detail else None,
+        "ablation": report,
+    }

@@ -1,0 +1,132 @@
+"""The query `score` of a sweep: the plain model takes the text once, then every ablation does.
+
+The plain model's logits are kept meanwhile, so a point costs one stream; a point's numbers equal
+those of `serve.queries.score` to the last bit. Letters: N characters of the text, V of the
+vocabulary.
+"""
+
+import asyncio
+import math
+import tempfile
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from serve.engine.stream import Delivery, Stream
+from serve.engine.wakeup import Inbox
+from serve.models import Host
+from serve.queries.score import bits_per_character, kl_bits
+from serve.runtime.bundle import Bundle, Session, Variant
+from serve.wire.errors import RequestError, invalid
+from serve.wire.queries import SweepRequest
+
+Array = NDArray[Any]
+MAX_LOGITS_BYTES = 256 << 20  # of the plain model's logits; more are kept in a temporary file
+COMPARED = 512  # characters that are compared at once, off the event loop
+
+
+class ScoreQuery:
+    """Bits per character of one text. `open` comes first."""
+
+    def __init__(self, host: Host, bundle: Bundle, request: SweepRequest) -> None:
+        """`RequestError` for a text that the model can't take."""
+        assert request.text is not None
+        self.bundle, self._host = bundle, host
+        vocabulary = host.vocabularies[bundle.name]
+        self._forced = vocabulary.encode(request.text, "text", request.unknown)
+        if not len(self._forced):
+            raise invalid("text", "found no character of the model's vocabulary, expected some")
+        self._bpc = math.nan
+        self._logits: Array | None = None  # (N, V)
+
+    async def open(self) -> dict[str, Any]:
+        """Score the plain model; what every point is compared with."""
+        logprobs = list[float]()
+        async with aclosing(self._read(self.bundle.plain.session, True)) as pieces:
+            async for arrived in pieces:
+                for delivery in arrived:
+                    self._keep(delivery, len(logprobs))
+                    logprobs += delivery.logprobs
+        self._bpc = bits_per_character(logprobs)
+        return {"num_characters": len(logprobs), "bpc": self._bpc}
+
+    async def measure(self, variant: Variant, mass: float | None) -> dict[str, Any]:
+        """What an ablation does to the score."""
+        del mass  # divides the headline only, which the caller does
+        logprobs, divergences, waiting = list[float](), list[float](), list[Delivery]()
+        async with aclosing(self._read(variant.session, True)) as pieces:
+            async for arrived in pieces:
+                for delivery in arrived:
+                    logprobs += delivery.logprobs
+                waiting += arrived
+                if len(logprobs) - len(divergences) >= COMPARED:
+                    divergences += await asyncio.to_thread(self._compare, waiting, len(divergences))
+                    waiting = []
+        divergences += await asyncio.to_thread(self._compare, waiting, len(divergences))
+        bpc = bits_per_character(logprobs)
+        delta = bpc - self._bpc
+        mean_kl = math.fsum(divergences) / len(divergences)
+        return {"bpc": bpc, "delta_bpc": delta, "mean_kl": mean_kl, "delta": delta}
+
+    async def delta(self, variant: Variant) -> float:
+        """The headline of `measure` alone."""
+        logprobs = list[float]()
+        async with aclosing(self._read(variant.session, False)) as pieces:
+            async for arrived in pieces:
+                for delivery in arrived:
+                    logprobs += delivery.logprobs
+        return bits_per_character(logprobs) - self._bpc
+
+    def _keep(self, delivery: Delivery, position: int) -> None:
+        assert delivery.logits is not None
+        if self._logits is None:
+            shape = (len(self._forced), delivery.logits.shape[1])
+            is_large = 4 * shape[0] * shape[1] > MAX_LOGITS_BYTES
+            self._logits = (
+                np.memmap(tempfile.TemporaryFile(), np.float32, "w+", shape=shape)
+                if is_large
+                else np.empty(shape, np.float32)
+            )
+        self._logits[position : position + len(delivery.characters)] = delivery.logits
+
+    def _compare(self, arrived: list[Delivery], position: int) -> list[float]:
+        """KL in bits of consecutive characters, the first of them at a position."""
+        found = list[float]()
+        assert self._logits is not None
+        for delivery in arrived:
+            assert delivery.logits is not None
+            plain = self._logits[position : position + len(delivery.characters)]
+            found += kl_bits(plain, delivery.logits).tolist()
+            position += len(delivery.characters)
+        return found
+
+    async def _read(self, session: Session, logits: bool) -> AsyncGenerator[list[Delivery], None]:
+        inbox = Inbox()
+        stream = Stream(
+            self.bundle,
+            session,
+            self._forced,
+            max_tokens=0,
+            seed=0,
+            deliver_forced=True,
+            deliver_logits=logits,
+            wake=inbox.ring,
+            background=True,  # behind those of clients who wait
+        )
+        self._host.engine.submit([stream])
+        done = False
+        try:
+            while not done:
+                await inbox.wait()
+                arrived, done = stream.collect()
+                if done and stream.error is not None:
+                    raise stream.error
+                if done and stream.finish_reason != "length":  # the engine drains
+                    raise RequestError("unavailable", "the server is shutting down")
+                yield arrived
+        finally:
+            if not done:
+                self._host.engine.cancel([stream])

@@ -1,0 +1,193 @@
+"""One sweep at work: its points, a few side by side, each saved before the next step.
+
+    open the query (the plain model) -> for each point: variant, measure, controls -> save
+
+An ablation that fails makes an error point, and the sweep goes on. What is wrong with the whole
+sweep (`SweepFailed`) ends it. Where the server is merely busy, a point waits and tries again.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Protocol
+
+from serve import metrics
+from serve.ablation.mass import divisor_of
+from serve.models import Host
+from serve.queries.trials import task_bundle
+from serve.runtime.bundle import Bundle, Variant
+from serve.sweeps.controls import control_of, seeds_of, summary_of
+from serve.sweeps.measure import ScoreQuery
+from serve.sweeps.store import Job
+from serve.sweeps.sweep_trials import TrialsQuery
+from serve.wire.errors import RequestError, invalid
+from serve.wire.queries import SweepRequest
+from serve.wire.requests import parse_request
+
+Json = Any
+SIDE_BY_SIDE = 4  # points that are measured at once
+RETRY_S = 0.5
+BUSY = ("queue_full", "unavailable")  # codes of what may go well later
+
+Save = Callable[[int, dict[str, Json]], Awaitable[None]]
+
+
+class SweepFailed(Exception):
+    """A sweep that can't go on; `error` says why."""
+
+    def __init__(self, error: RequestError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+class Query(Protocol):
+    """What a sweep asks of every ablation."""
+
+    bundle: Bundle
+
+    async def open(self) -> dict[str, Json]:
+        """Ask it of the plain model."""
+
+    async def measure(self, variant: Variant, mass: float | None) -> dict[str, Json]:
+        """Ask it of an ablated one; the headline's change is `delta`."""
+
+    async def delta(self, variant: Variant) -> float | None:
+        """That headline alone."""
+
+
+def make_query(host: Host, bundle: Bundle, request: SweepRequest) -> Query:
+    """The query of a sweep; `RequestError` if it doesn't fit the model."""
+    if request.query == "score":
+        return ScoreQuery(host, host.text_bundle(bundle.name), request)
+    return TrialsQuery(host, task_bundle(host, bundle.name))
+
+
+def bundle_of(host: Host, model: str, identity: str) -> Bundle:
+    """The served bundle of a sweep; `SweepFailed` if it is gone or has other weights."""
+    bundle = host.bundles.get(model)
+    if bundle is None:
+        found = f"model: {model!r} is not served any more, expected it until the sweep's end"
+        raise SweepFailed(RequestError("not_found", f"{found}; start the sweep again", "model"))
+    if bundle.identity != identity:
+        raise SweepFailed(
+            invalid(
+                "model",
+                f"{model!r} has other weights or another graph than when the sweep began, expected "
+                "the same ones for all points; start the sweep again",
+            )
+        )
+    return bundle
+
+
+class SweepJob:
+    """Runs the points of a job that aren't done; `save` takes each as it is."""
+
+    def __init__(self, host: Host, job: Job, save: Save) -> None:
+        self._host, self._job, self._save = host, job, save
+        self._request = parse_request(SweepRequest, job.request)
+
+    async def open(self) -> dict[str, Json]:
+        """Measure the plain model; what all points are compared with."""
+        while True:
+            try:
+                self._query = make_query(self._host, self._bundle(), self._request)
+                baseline: dict[str, Json] = finite(await self._query.open())
+                return baseline
+            except RequestError as error:
+                if error.code not in BUSY:
+                    self._bundle()  # says better what is wrong if that is gone
+                    raise SweepFailed(error) from None
+            await asyncio.sleep(RETRY_S)
+
+    async def run(self) -> None:
+        """Measure the points."""
+        points = iter(self._job.todo)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(SIDE_BY_SIDE):
+                    group.create_task(self._work(points))
+        except* SweepFailed as failed:
+            raise failed.exceptions[0] from None
+
+    async def _work(self, points: Iterator[tuple[int, dict[str, Json]]]) -> None:
+        for position, ablation in points:
+            started = time.monotonic()
+            name = str(ablation.get("name") or f"point {position}")
+            page = {"index": position, "name": name, **await self._point(ablation)}
+            page["seconds"] = round(time.monotonic() - started, 3)
+            await self._save(position, finite(page))
+
+    async def _point(self, ablation: dict[str, Json]) -> dict[str, Json]:
+        try:
+            page = await self._patiently(lambda: self._measure(ablation))
+        except SweepFailed:
+            raise
+        except Exception as error:
+            return {"error": error_page(error)}
+        runs = [await self._control(ablation, seed) for seed in self._seeds]
+        return {**page, **(summary_of(runs) if runs else {}), "error": None}
+
+    @property
+    def _seeds(self) -> list[int]:
+        return seeds_of(self._request.seed, self._request.controls)
+
+    async def _measure(self, ablation: dict[str, Json]) -> dict[str, Json]:
+        variant = await self._host.variant(self._query.bundle, ablation)
+        assert variant.report is not None
+        divisor = divisor_of(variant.report)
+        page = await self._query.measure(variant, divisor)
+        per_mass = page["delta"] / divisor if divisor and page["delta"] is not None else None
+        mass = variant.report["mass"]
+        return {"mass": mass, **page, "per_mass": per_mass, "ablation": variant.report}
+
+    async def _control(self, ablation: dict[str, Json], seed: int) -> dict[str, Json]:
+        async def measured() -> dict[str, Json]:
+            bundle = self._query.bundle
+            control = control_of(ablation, seed, bundle.manifest)
+            variant = await self._host.variant(bundle, control)
+            assert variant.report is not None
+            mass = variant.report["mass"]
+            return {"mass": mass, "delta": await self._query.delta(variant), "error": None}
+
+        try:
+            return {"seed": seed, **await self._patiently(measured)}
+        except SweepFailed:
+            raise
+        except Exception as error:
+            why = error_page(error)["message"]
+            return {"seed": seed, "mass": None, "delta": None, "error": why}
+
+    async def _patiently(self, work: Callable[[], Awaitable[dict[str, Json]]]) -> dict[str, Json]:
+        """The result of `work`, tried again for as long as the server is only busy."""
+        while True:
+            self._query.bundle = self._bundle()
+            try:
+                return await work()
+            except RequestError as error:
+                is_replaced = error.code == "not_found"  # the bundle, by one with its weights
+                if error.code not in BUSY and not is_replaced:
+                    raise
+            await asyncio.sleep(RETRY_S)
+
+    def _bundle(self) -> Bundle:
+        return bundle_of(self._host, self._job.model, self._job.identity)
+
+
+def finite(value: Json) -> Json:
+    """JSON with null for numbers that aren't finite, which it can't hold."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def error_page(error: Exception) -> dict[str, Json]:
+    """An error as sweeps and points show it; a mistake of ours is logged, and says no more."""
+    if isinstance(error, SweepFailed):
+        error = error.error
+    if not isinstance(error, RequestError):
+        metrics.log.error("a sweep failed", exc_info=error)
+        error = RequestError("internal", "the server failed; see its log")
+    return {"code": error.code, "message": error.message, "field": error.field}

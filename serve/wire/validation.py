@@ -1,0 +1,61 @@
+"""What pydantic found wrong with a request, in our own words."""
+
+from pydantic import ValidationError
+
+from serve.wire.errors import RequestError, invalid
+from serve.wire.preview import shown
+
+LIMIT_OF = {  # a field's largest value or length
+    "prompt": "max_prompt_characters",
+    "text": "max_prompt_characters",
+    "max_tokens": "max_tokens",
+    "n": "max_choices",
+    "logprobs": "max_logprobs",
+    "top": "max_top",
+    "resamples": "max_resamples",
+    "controls": "max_controls",
+}
+
+
+def explain(error: ValidationError) -> RequestError:
+    """The error of a request: field, what was found, what was expected, and the limit's name."""
+    first = error.errors(include_url=False)[0]
+    field = ".".join(str(part) for part in first["loc"] if not _is_branch(part))
+    if first["type"] == "extra_forbidden":
+        field = ".".join(str(part) for part in first["loc"])
+        return unknown_field(field)
+    if first["type"] == "value_error":  # our own sentences already name field and remedy
+        message = first["msg"].removeprefix("Value error, ")
+        return RequestError("invalid_request", message, message.split(":")[0])
+    if first["type"] == "missing":
+        return invalid(field, "missing, expected a value")
+    if first["type"] in ("string_too_long", "string_too_short"):
+        bounds = first["ctx"]
+        expected = f"at {'most' if 'max_length' in bounds else 'least'} {[*bounds.values()][0]}"
+        found = f"found {len(first['input'])} characters, expected {expected}"
+        return invalid(field, found + _limit_name(field, first["type"]))
+    if first["type"] in ("too_long", "too_short"):
+        bounds = first["ctx"]
+        most, least = bounds.get("max_length"), bounds.get("min_length")
+        expected = f"at most {most}" if most is not None else f"at least {least}"
+        return invalid(field, f"found {len(first['input'])} entries, expected {expected}")
+    found = shown(first["input"], 80)
+    expected = first["msg"].removeprefix("Input should be ")
+    remedy = "; the server honours nothing else" if first["type"] == "literal_error" else ""
+    remedy += _limit_name(field, first["type"])
+    return invalid(field or "body", f"found {found}, expected {expected}{remedy}")
+
+
+def unknown_field(field: str) -> RequestError:
+    """The error of a field that no request of this kind has."""
+    return invalid(field, "unknown field; remove it, the server does not honour it")
+
+
+def _limit_name(field: str, kind: str) -> str:
+    is_limit = kind in ("string_too_long", "less_than_equal") and field in LIMIT_OF
+    return f" ({LIMIT_OF[field]})" if is_limit else ""
+
+
+def _is_branch(part: int | str) -> bool:
+    # pydantic names the branch of a union in the location ("str", "list[str]")
+    return isinstance(part, str) and part in ("str", "list[str]")
