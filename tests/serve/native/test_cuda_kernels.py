@@ -29,6 +29,8 @@ from test_operators import (
     token_feeds,
 )
 
+from serve.native.build import includes
+
 HOST_FORM = Path(__file__).parent / "cuda_host.cpp"
 SIZES = (1, 2, 3, 8, 16, 22, 33, 64)
 TOLERANCES = {np.float32: 3e-6, np.float64: 2e-12}
@@ -40,7 +42,16 @@ def compile_host_form(made: Path, *flags: str) -> Path:
     compiler = next(filter(shutil.which, ("c++", "g++", "clang++")), None)
     if compiler is None:
         pytest.skip("no C++ compiler was found")
-    command = [compiler, "-std=c++17", "-O2", "-pthread", "-Wall", "-Wextra", "-Werror"]
+    command = [
+        compiler,
+        "-std=c++17",
+        "-O2",
+        "-pthread",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        *includes(),
+    ]
     subprocess.run([*command, *flags, str(HOST_FORM), "-o", str(made)], check=True, timeout=300)
     return made
 
