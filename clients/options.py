@@ -3,15 +3,24 @@
 An option left out, or None, takes the server's default (see serve/wire/requests.py); one that does
 not exist is a TypeError, one that has a wrong value a ServerError that names the field. NumPy's
 numbers and arrays may stand wherever numbers and lists may.
+
+What is asked, as plain JSON, before it is checked and sent: once for HTTP and gRPC.
+
+NumPy's numbers and arrays, and whatever else has `tolist()`, become Python's; tuples become lists.
+What JSON can't hold is refused by its place.
+
+What a sweep may be asked to do, checked by the server's own rules before sending.
 """
 
 import base64
+import math
+import re
 from typing import Any, TypedDict
 
-from clients.errors import ServerError
-from clients.plain_json import plain_json
+from clients.errors import ServerError, UnfitRequest
 from serve.wire.errors import RequestError
-from serve.wire.queries import CompareRequest, TrialsRequest
+from serve.wire.preview import shown
+from serve.wire.queries import CompareRequest, SweepRequest, TrialsRequest
 from serve.wire.requests import GenerateRequest, Request, ScoreRequest, parse_request
 
 Ablation = dict[str, Any]  # {"name": ..., "edits": [{"target": ..., "op": ..., ...}, ...]}
@@ -126,3 +135,67 @@ def _plain(value: Any, name: str) -> Any:
     # Of all else that stands alone the server's rules say what is wrong
     nested = isinstance(value, dict | list | tuple) or hasattr(value, "tolist")
     return plain_json(value, name) if nested else value
+
+
+MAX_DEPTH = 90  # lists and objects within each other; protobuf reads 100
+SURROGATE = re.compile("[\ud800-\udfff]")
+REMEDY = "a finite number, a text, true, false, null, a list or an object; write it as one of them"
+
+
+def plain_json(value: Any, place: str, depth: int = MAX_DEPTH) -> Any:
+    """A value as JSON has it; `UnfitRequest` for one that it can't hold."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise _unfit(place, shown(value), "a finite number; write one, or leave it out")
+        return value
+    if isinstance(value, str):
+        if SURROGATE.search(value):
+            raise _unfit(place, f"{value!r:.60}", "a text that UTF-8 can hold; leave it out")
+        return value
+    if depth == 0:
+        expected = f"at most {MAX_DEPTH}; nest less"
+        raise _unfit(place, "more lists and objects within each other", expected)
+    if isinstance(value, list | tuple):
+        return [plain_json(item, f"{place}[{i}]", depth - 1) for i, item in enumerate(value)]
+    if isinstance(value, dict):
+        return {_key(key, place): _inside(item, key, place, depth) for key, item in value.items()}
+    raise _unfit(place, f"the {type(value).__name__} {str(value)!r:.60}", REMEDY)
+
+
+def _inside(item: Any, key: Any, place: str, depth: int) -> Any:
+    return plain_json(item, f"{place}.{key}", depth - 1)
+
+
+def _key(key: Any, place: str) -> str:
+    if not isinstance(key, str):
+        raise _unfit(place, f"the key {key!r:.60}", "texts as keys; put it in quotes")
+    return key
+
+
+def _unfit(place: str, found: str, expected: str) -> UnfitRequest:
+    return UnfitRequest(place, f"found {found}, expected {expected}")
+
+
+class SweepOptions(TypedDict, total=False):
+    """Options of `sweeps.start`."""
+
+    model: str | None  # left out: the first that the query fits
+    query: str | None  # "score" (of `text`) or "trials" (the bundle's own)
+    text: str | None
+    unknown: str | None  # characters outside the vocabulary: "error", "skip" or "replace"
+    ablations: list[Ablation] | None  # the first points
+    grid: dict[str, Any] | None  # {"edits": [...], "axes": {"alpha": [0.85, 0.9]}}
+    controls: int | None  # random ablations of the same mass beside each point
+    seed: int | None  # of the first control
+
+
+def sweep_body(options: SweepOptions) -> dict[str, Any]:
+    """The request of `sweeps.start`, as JSON; TypeError for an option that doesn't exist."""
+    names = SweepOptions.__annotations__
+    if unknown := [name for name in options if name not in names]:
+        raise TypeError(f"found option {unknown[0]!r}, expected any of: {', '.join(names)}")
+    return checked_body(SweepRequest, dict(options))

@@ -3,11 +3,13 @@
 Plain prometheus_client; `serve.bento.metrics` serves it. Observed once a tick or a stream, never
 once a character. A stream that its client left counts in torsor_streams_total with reason
 "cancelled".
+
+What the server measures of sweeps, as Prometheus reads it.
 """
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from prometheus_client import Counter, Gauge, Histogram
 
@@ -148,3 +150,20 @@ def count_finished(streams: Iterable[Stream]) -> None:
             _first.observe(stream.first_at - stream.created)
         if written > 1:
             _between.observe((now - stream.first_at) / (written - 1))
+
+
+_sweeps = Gauge(
+    "torsor_sweeps", "Sweeps that are queued or running", ["state"], multiprocess_mode="mostrecent"
+)
+_points = Counter("torsor_sweep_points_total", "Points of sweeps that are done", ["result"])
+
+
+def observe_sweeps(count: Mapping[str, int]) -> None:
+    """So many sweeps are in each state."""
+    for state, number in count.items():
+        _sweeps.labels(state).set(number)
+
+
+def count_point(good: bool) -> None:
+    """One more point is done."""
+    _points.labels("measured" if good else "failed").inc()

@@ -16,10 +16,10 @@ from serve import metrics
 from serve.ablation.ablation import Ablation, AblationError
 from serve.ablation.apply import decompose, structure
 from serve.ablation.parse import parse_ablation
-from serve.bounded import BoundedWorker
 from serve.engine.engine import Engine, Limits
 from serve.lru_cache import Recent
 from serve.manifest.read import BundleError
+from serve.offload import BoundedWorker
 from serve.runtime.bundle import Bundle, Device, DeviceError, Owned, Variant
 from serve.runtime.vocabulary import Vocabulary
 from serve.wire.errors import RequestError, invalid

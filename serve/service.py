@@ -24,25 +24,21 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serve.bento.metrics import add_metrics
 from serve.bento.native_api import native_routes, score_page, text_stream
-from serve.bento.patches import decline_upgrades
+from serve.bento.patches import decline_upgrades, leave_out_timers
 from serve.bento.process import prepare_process, resume_collections, spare_collections
-from serve.bento.request_timer import leave_out_timers
 from serve.bento.supervisor import is_worker, leave_hangups, stop_supervisor, teach_supervisor
 from serve.engine.engine import Limits
-from serve.gateway.admission import Gate
-from serve.gateway.entrance import Entrance
+from serve.gateway.admission import Entrance, Gate
 from serve.gateway.keys import read_keys
 from serve.gateway.log import configure_log
 from serve.gateway.tls import check_tls, grpc_credentials
 from serve.gateway.tracing import bento_tracing
 from serve.grpc_api.servicer import set_serving, start_grpc_server
 from serve.http_api.app import make_app
-from serve.http_api.direct import direct_paths
-from serve.http_api.middleware import HttpEntrance
-from serve.http_api.models import add_management
+from serve.http_api.middleware import HttpEntrance, direct_paths
+from serve.http_api.models import add_management, add_tokenizer
 from serve.http_api.openapi import add_docs
 from serve.http_api.responses import or_error
-from serve.http_api.tokenizer_api import add_tokenizer
 from serve.kserve.grpc import add_open_inference
 from serve.kserve.http import add_open_inference_paths
 from serve.manifest.read import BundleError, read_manifest

@@ -13,12 +13,11 @@ from typing import Any
 import torch
 
 from train import checkpoint
-from train.byproducts import remove_byproducts
 from train.data import text as data
 from train.distributed import World, join_world
 from train.model import Model, family
 from train.report.tensorboard import EventLog
-from train.run_folder import refuse_other_things
+from train.run_folder import refuse_other_things, remove_byproducts
 from train.schedule import make_optimizer
 from train.settings import Settings
 from train.tasks.task import Task, make_task

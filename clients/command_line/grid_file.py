@@ -37,8 +37,7 @@ from typing import Any
 
 from clients.command_line.inputs import read_file
 from clients.errors import ServerError, UnfitRequest
-from clients.plain_json import plain_json
-from clients.sweep_options import SweepOptions, sweep_body
+from clients.options import SweepOptions, plain_json, sweep_body
 from serve.wire.preview import shown
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

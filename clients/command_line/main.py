@@ -13,8 +13,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from clients.command_line.parsers import add_ablation, add_compare, add_trials
-from clients.command_line.sweep_parser import add_sweep
+from clients.command_line.parsers import add_ablation, add_compare, add_sweep, add_trials
 from clients.errors import TorsorError
 
 INTERRUPTED = 130

@@ -25,7 +25,7 @@ from clients.sweep_results import (
     read_point,
     read_sweep,
 )
-from serve.wire.sweep_pages import csv_columns, csv_line, csv_text
+from serve.wire.query_responses import csv_columns, csv_line, csv_text
 
 MEMORY = "sweeps.json"
 

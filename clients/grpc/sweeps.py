@@ -6,7 +6,7 @@ from typing import Any, Unpack
 
 from clients.errors import ServerError
 from clients.grpc.proto_json import fill, page_of
-from clients.sweep_options import SweepOptions, sweep_body
+from clients.options import SweepOptions, sweep_body
 from clients.sweep_results import (
     Sweep,
     SweepPoint,

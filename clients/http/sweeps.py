@@ -14,7 +14,7 @@ from typing import Any, Unpack
 from urllib.parse import quote
 
 from clients.http.calls import Call, StreamCall
-from clients.sweep_options import SweepOptions, sweep_body
+from clients.options import SweepOptions, sweep_body
 from clients.sweep_results import (
     Sweep,
     SweepPoint,

@@ -2,13 +2,20 @@
 
     mass = ‖ΔW‖_F / ‖W‖_F, for schur ‖ΔT‖_F / ‖T‖_F, which is the same number
 
-Each edit's mass is relative to what the edits before it have left; serve/ablation/mass.py has that
+Each edit's mass is relative to what the edits before it have left; serve/ablation/apply.py has that
 of all of them together.
+
+How much an ablation removes, all its edits together.
+
+    mass = ‖ΔW‖_F / ‖W‖_F   over all entries that its targets name, each counted once
+
+W: the weights before the first edit, ΔW: what they have become after the last one, less that. So it
+doesn't depend on how an ablation is cut into edits. A symmetry names the weights that it moves.
 """
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +24,6 @@ from numpy.typing import NDArray
 
 from serve.ablation import schur, symmetry
 from serve.ablation.ablation import Ablation, AblationError, Edit
-from serve.ablation.mass import mass_page, total_mass
 from serve.ablation.ops import Outcome, Part, operate, ordered
 from serve.ablation.parse import ALPHA, find_target, ops_of
 from serve.ablation.schur import Floats, Spectrum, frobenius
@@ -235,3 +241,36 @@ def _mass(before: Floats, after: Array, spectrum: Spectrum | None) -> tuple[floa
     return mass, max(
         ROUNDING * np.finfo(after.dtype).eps, 10 * spectrum.backward_error if spectrum else 0
     )
+
+
+Named = Mapping[str, Array]  # by weight: True where a target names an entry
+
+
+def total_mass(before: Mapping[str, Array], after: Mapping[str, Array], named: Named) -> float:
+    """The mass; infinite where all that is named was 0."""
+    whole, gone = 0.0, 0.0
+    for name, where in named.items():
+        old = before[name][where].astype(np.float64)
+        whole = math.hypot(whole, float(np.linalg.norm(old)))
+        gone = math.hypot(gone, float(np.linalg.norm(after[name][where] - old)))
+    if whole:
+        return gone / whole
+    return math.inf if gone else 0.0
+
+
+def mass_page(mass: float, masses: Sequence[float], doubts: Sequence[bool]) -> dict[str, Json]:
+    """Of a report: the mass, and whether it is no more than rounding error.
+
+    `masses` and `doubts` are of the single edits. A single one's is the whole's, also where it is
+    relative to its new value, since the old one was 0.
+    """
+    if len(masses) == 1:
+        mass = masses[0]
+    return {"mass": mass if math.isfinite(mass) else None, "negligible": all(doubts)}
+
+
+def divisor_of(report: Mapping[str, Json] | None) -> float | None:
+    """What deltas are divided by: the mass of an ablation; None where that would mean nothing."""
+    if report is None or report["negligible"]:
+        return None
+    return report["mass"] or None

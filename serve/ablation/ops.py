@@ -12,19 +12,25 @@ of the same kind, scaled to the same Frobenius norm as what the op removes:
 | `freeze`, `identity`     |                                                                    |
 
 Letters: W target, Q, T Schur form, n matrix size, r singular values or dimensions that stay.
+
+Ordered Schur forms that are kept: the same matrix is decomposed once. Thread-safe.
+
+Many ablations edit one matrix, and a sweep edits it again and again; its form is the costly part.
 """
 
 import dataclasses
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from serve.ablation import schur
 from serve.ablation.ablation import AblationError, Edit
 from serve.ablation.schur import Floats, Schur, Spectrum, frobenius
-from serve.ablation.schur_cache import ordered_schur
+from serve.lru_cache import Recent
 from serve.manifest.values import Json
 
 Generator = np.random.Generator
@@ -210,3 +216,23 @@ OPERATIONS: dict[str, Operation] = {
     "project": Operation(_project, _random_subspace),
     "freeze": Operation(_zero, _gaussian),
 }
+
+
+MAX_BYTES = 64 << 20  # of T and Q
+
+forms = Recent[bytes, Schur](MAX_BYTES)  # of this process
+
+
+def ordered_schur(W: NDArray[Any]) -> Schur:
+    """W = Q T Q^T as `schur.ordered_schur` gives it, and raising what it raises."""
+
+    def make() -> tuple[Schur, int]:
+        form = schur.ordered_schur(W)
+        return form, form.T.nbytes + form.Q.nbytes
+
+    return forms.get(_digest(W), make)
+
+
+def _digest(W: NDArray[Any]) -> bytes:
+    kind = f"{W.dtype.str} {W.shape} ".encode()
+    return hashlib.blake2b(kind + W.tobytes(), digest_size=16).digest()  # in C order

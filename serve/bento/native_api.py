@@ -1,9 +1,9 @@
 """What BentoML's own clients call on the service: text as it is written, and scores.
 
-Both are answered on the short way (serve/http_api/direct.py), for BentoML would check a long body
-on the event loop; the service's methods answer forms. A response of our own, which BentoML hands on
-as it is, because a generator's error after the first piece of text would be an end as if the text
-were whole; now it breaks the connection.
+Both are answered on the short way (serve/http_api/middleware.py), for BentoML would check a long
+body on the event loop; the service's methods answer forms. A response of our own, which BentoML
+hands on as it is, because a generator's error after the first piece of text would be an end as if
+the text were whole; now it breaks the connection.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from serve.http_api.body import parse_body, read_body
 from serve.http_api.disconnect import unless_gone
-from serve.http_api.long_json import json_response
+from serve.http_api.responses import json_response
 from serve.models import Host
 from serve.queries.generate import Writing, open_writing
 from serve.queries.score import score

@@ -8,9 +8,10 @@ of a request is service -> http_entrance (by direct) or grpc_entrance -> openai_
 writing's coroutine.
 
 Streams of one tick may differ in length, phase and sampling. Streams of different weights are
-different groups, one run a group; where there are many, they take turns (serve/engine/turns.py). A
-long prompt is taken in pieces of a tick like everything else, so it starves nobody. Background
-streams, those of sweeps, have slots and turns of their own and give way to all others.
+different groups, one run a group; where there are many, they take turns
+(serve/engine/scheduling.py). A long prompt is taken in pieces of a tick like everything else, so it
+starves nobody. Background streams, those of sweeps, have slots and turns of their own and give way
+to all others.
 """
 
 import threading
@@ -23,9 +24,8 @@ from serve.engine.limits import Limits as Limits
 from serve.engine.limits import overdue
 from serve.engine.prefix_cache import StateCache
 from serve.engine.runner import Table
-from serve.engine.scheduling import Waiting
+from serve.engine.scheduling import Turns, Waiting
 from serve.engine.stream import Life, Stream
-from serve.engine.turns import Turns
 from serve.runtime.bundle import Bundle
 from serve.wire.errors import RequestError
 

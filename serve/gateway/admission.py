@@ -2,16 +2,21 @@
 
 HTTP and gRPC ask one gate, so a key has one account of both. All of it happens on the event loop's
 thread, so nothing is locked.
+
+What the ways in over HTTP and gRPC share: the gate with its keys, and where traces go.
 """
 
 import hmac
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from serve import metrics
+from serve.engine.limits import UNREAD_TIMEOUT_S
 from serve.gateway.keys import Key, hash_key
+from serve.gateway.request_log import Call
+from serve.gateway.tracing import Tracing
 from serve.wire.errors import RequestError
 
 MINUTE_S = 60.0
@@ -122,3 +127,23 @@ def _unauthenticated(found: str) -> RequestError:
         "server gives one, and torsor and its clients take it from TORSOR_API_KEY or api_key",
         "authorization",
     )
+
+
+class Entrance:
+    """Opens a `Call` for each request and lets it through the gate."""
+
+    def __init__(
+        self,
+        gate: Gate | None = None,
+        tracing: Tracing | None = None,
+        patience_s: float = UNREAD_TIMEOUT_S + 5.0,  # that one write waits; streams end before
+    ) -> None:
+        self.gate, self.tracing, self.patience_s = gate or Gate(), tracing or Tracing(), patience_s
+
+    def open(self, wire: str, method: str, headers: Mapping[str, str], quiet: bool = False) -> Call:
+        """The record of a request, to be used as a context around all of it."""
+        return Call(wire, method, headers, self.tracing, quiet)
+
+    def admit(self, headers: Mapping[str, str]) -> AbstractContextManager[Key | None]:
+        """Hold a place at the gate for as long as this is open; `RequestError` if there is none."""
+        return self.gate.admit(headers.get("authorization"))

@@ -15,11 +15,10 @@ from grpc_reflection.v1alpha import reflection
 
 from serve import metrics
 from serve.ablation.apply import symmetries
-from serve.gateway.entrance import Entrance
+from serve.gateway.admission import Entrance
 from serve.grpc_api.interceptor import SMALL_MESSAGE, GrpcEntrance, abort
-from serve.grpc_api.struct_page import read_struct
-from serve.grpc_api.structs import make_struct
-from serve.http_api.json_weight import MAX_JSON_PARTS
+from serve.grpc_api.structs import make_struct, read_struct
+from serve.http_api.body import MAX_JSON_PARTS
 from serve.models import Host
 from serve.offload import by_size
 from serve.queries.compare import compare

@@ -22,10 +22,13 @@ from serve.http_api.completions import (
     whole_pair,
 )
 from serve.http_api.disconnect import unless_gone
-from serve.http_api.long_json import json_response
-from serve.http_api.missing import allowed_methods, missing_response
 from serve.http_api.openapi import documented
-from serve.http_api.responses import explain_errors
+from serve.http_api.responses import (
+    allowed_methods,
+    explain_errors,
+    json_response,
+    missing_response,
+)
 from serve.http_api.sse import EventResponse
 from serve.models import Host
 from serve.queries.compare import compare

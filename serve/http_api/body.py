@@ -1,22 +1,134 @@
-"""Bodies of requests over HTTP: read within their limits, parsed, and checked.
+"""How much a JSON body holds, found before it is parsed.
+
+The parser can't be interrupted: millions of empty lists in a body of allowed size would hold the
+event loop for seconds. So what stands outside of strings is counted first, a window at a time.
+
+JSON, parsed so that other threads get their turn: equal to `json.loads`, value and error.
+
+The standard parser is one call into C that holds the interpreter's lock: for a prompt of a million
+token ids a tenth of a second, on an idle machine. Here its Python form walks the outer shape, and
+long lists of numbers go through the C form a slice at a time.
+
+Bodies of requests over HTTP: read within their limits, parsed, and checked.
 
 What is large is parsed and checked off the event loop.
 """
 
 import asyncio
 import json
+from collections.abc import Callable
+from json.decoder import JSONArray  # type: ignore[attr-defined]  # its stubs lack it
+from json.scanner import py_make_scanner  # type: ignore[attr-defined]
 from typing import Any
 
 from starlette.requests import Request
 from starlette.types import Message, Receive
 
-from serve.http_api.json_weight import require_light
-from serve.http_api.sliced_json import load_sliced
 from serve.offload import LARGE, by_size
-from serve.wire.errors import RequestError
+from serve.wire.errors import RequestError, invalid
 from serve.wire.limits import BODY_TIMEOUT_S, MAX_BODY_BYTES
+from serve.wire.prompts import MAX_PROMPT_CHARACTERS
 from serve.wire.requests import Request as Asked
 from serve.wire.requests import parse_request
+
+MAX_JSON_PARTS = 50_000  # strings, lists and objects in one body
+MAX_JSON_NUMBERS = MAX_PROMPT_CHARACTERS + MAX_JSON_PARTS  # a prompt of token ids fits
+SMALL = 1 << 16  # bytes that can't hold much
+WINDOW = 1 << 18  # bytes that are counted without a pause
+
+
+async def require_light(content: bytes) -> None:
+    """`RequestError` names the limit that a body's JSON is beyond."""
+    if len(content) <= SMALL:
+        return
+    weight = Weight()
+    for start in range(0, len(content), WINDOW):
+        weight.add(content[start : start + WINDOW])
+        for found, limit, name in (
+            (weight.num_parts, MAX_JSON_PARTS, "max_json_parts"),
+            (weight.num_commas, MAX_JSON_NUMBERS, "max_json_numbers"),
+        ):
+            if found > limit:
+                what = name.removeprefix("max_json_")
+                what = "strings, lists and objects" if what == "parts" else "values"
+                sentence = f"found more than {limit} {what}, expected fewer ({name})"
+                raise invalid("body", f"{sentence}; send less at once")
+        await asyncio.sleep(0)
+
+
+class Weight:
+    """Counts what JSON holds; fed in windows that may end anywhere."""
+
+    def __init__(self) -> None:
+        self.num_commas = self._num_quotes = self._num_brackets = 0
+        self._escapes = self._inside = False  # the last window ended in a backslash, in a string
+
+    @property
+    def num_parts(self) -> int:
+        """Strings, lists and objects so far."""
+        return self._num_brackets + (self._num_quotes + 1) // 2
+
+    def add(self, window: bytes) -> None:
+        """Count one more window."""
+        bare = window[1:] if self._escapes and window else window
+        bare = bare.replace(b"\\\\", b"")
+        self._escapes = bare.endswith(b"\\")
+        pieces = bare.replace(b'\\"', b"").split(b'"')
+        outside = b" ".join(pieces[self._inside :: 2])
+        self._inside ^= len(pieces) % 2 == 0
+        self._num_quotes += len(pieces) - 1
+        self._num_brackets += outside.count(b"[") + outside.count(b"{")
+        self.num_commas += outside.count(b",")
+
+
+SLICE = 1 << 15  # characters
+
+Scan = Callable[[str, int], tuple[Any, int]]
+
+
+def load_sliced(content: bytes) -> Any:
+    """The parsed JSON; `ValueError` or `RecursionError` as `json.loads` raises them."""
+    try:
+        text = content.decode(json.detect_encoding(content), "surrogatepass")
+        return _DECODER.decode(text)
+    except (ValueError, RecursionError):  # rare: let the standard parser say what is wrong
+        return json.loads(content)
+
+
+class _Decoder(json.JSONDecoder):
+    def __init__(self) -> None:
+        super().__init__()
+        self.parse_array = _array
+        self.scan_once = py_make_scanner(self)
+
+
+def _array(place: tuple[str, int], scan: Scan, *more: Any) -> tuple[list[Any], int]:
+    """A list and where it ends; `place` is the text and where its first item begins."""
+    text, start = place
+    end = text.find("]", start)
+    if end < 0 or any(text.find(character, start, end) >= 0 for character in '"[{'):
+        found: tuple[list[Any], int] = JSONArray(place, scan, *more)
+        return found
+    return _numbers(text, start, end), end + 1
+
+
+def _numbers(text: str, start: int, end: int) -> list[Any]:
+    """The items from `start` to `end`, none of which is a string, a list or an object."""
+    found = list[Any]()
+    while (cut := text.find(",", min(start + SLICE, end), end)) >= 0:
+        found += _slice(text[start:cut], True)
+        start = cut + 1
+    return found + _slice(text[start:end], bool(found))
+
+
+def _slice(text: str, owed: bool) -> list[Any]:
+    items: list[Any] = json.loads(f"[{text}]")
+    if owed and not items:
+        raise ValueError("nothing between two commas")
+    return items
+
+
+_DECODER = _Decoder()
 
 
 async def read_request(http: Request, kind: type[Asked]) -> Asked:

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
-from serve.http_api.long_json import json_text
+from serve.http_api.responses import json_text
 from serve.queries.generate import ABLATED, BASELINE, Piece, Writing
 from serve.queries.logprobs import Logprobs, joined
 

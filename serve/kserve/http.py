@@ -15,10 +15,15 @@ from serve.gateway.request_log import note_error
 from serve.http_api.app import METHODS
 from serve.http_api.body import parse_body, read_body
 from serve.http_api.disconnect import unless_gone
-from serve.http_api.long_json import json_response, json_text
-from serve.http_api.missing import allow_header, allowed_methods, missing
 from serve.http_api.openapi import documented
-from serve.http_api.responses import error_response
+from serve.http_api.responses import (
+    allow_header,
+    allowed_methods,
+    error_response,
+    json_response,
+    json_text,
+    missing,
+)
 from serve.kserve.infer import MODEL_VERSION, infer, model_metadata, served, server_metadata
 from serve.kserve.tensors import datatype_of, from_bytes, from_numbers, to_bytes
 from serve.models import Host

@@ -81,11 +81,11 @@ from serve.manifest.page import ParityCase as ParityCase
 from serve.manifest.page import StateSpec as StateSpec
 from serve.manifest.page import Symmetry as Symmetry
 from serve.manifest.page import Target as Target
+from serve.manifest.page import TaskSpec as TaskSpec
 from serve.manifest.page import TensorSpec as TensorSpec
+from serve.manifest.page import TrialsSpec as TrialsSpec
 from serve.manifest.page import UnrolledCase as UnrolledCase
-from serve.manifest.task_spec import TaskSpec as TaskSpec
-from serve.manifest.task_spec import TrialsSpec as TrialsSpec
-from serve.manifest.task_spec import task_problems
+from serve.manifest.page import task_problems
 from serve.manifest.values import BundleError as BundleError
 from serve.manifest.values import Json as Json
 from serve.manifest.values import parse_value

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load
 
-from serve.manifest.task_spec import INPUTS, TARGETS, TaskSpec
+from serve.manifest.page import INPUTS, TARGETS, TaskSpec
 from serve.runtime.trials import Trials
 from serve.wire.errors import RequestError, invalid
 from serve.wire.queries import UploadedTrials

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serve import metrics
-from serve.ablation.mass import divisor_of
+from serve.ablation.apply import divisor_of
 from serve.gateway.request_log import note_query
 from serve.manifest.read import BundleError, TaskSpec
 from serve.models import Host

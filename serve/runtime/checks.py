@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serve.ablation.symmetry import symmetry_problems
+from serve.manifest.page import INPUTS, TARGETS
 from serve.manifest.read import (
     MANIFEST_FILE,
     TRIALS_FILE,
@@ -20,7 +21,6 @@ from serve.manifest.read import (
     TaskSpec,
     TensorSpec,
 )
-from serve.manifest.task_spec import INPUTS, TARGETS
 
 Arrays = Mapping[str, NDArray[Any]]
 FREE = -1  # any size

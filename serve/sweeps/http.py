@@ -27,7 +27,7 @@ from serve.http_api.openapi import documented
 from serve.http_api.sse import EventResponse
 from serve.models import Host
 from serve.sweeps.jobs import POINTS_AT_ONCE, Sweeps, sweeps_of
-from serve.wire import sweep_pages as pages
+from serve.wire import query_responses as pages
 from serve.wire.errors import invalid
 from serve.wire.queries import MAX_POINTS, SweepRequest
 

@@ -19,7 +19,6 @@ from serve import metrics
 from serve.gateway.keys import Key
 from serve.models import Host
 from serve.queries.trials import task_bundle
-from serve.sweeps import sweep_metrics
 from serve.sweeps.grid import expand
 from serve.sweeps.runner import SweepJob, error_page, make_query
 from serve.sweeps.store import FILE, Job, NewSweep, SweepStore
@@ -176,7 +175,7 @@ class Sweeps:
     async def _go_on(self, store: SweepStore, job: Job) -> None:
         async def save(position: int, point: dict[str, Json]) -> None:
             await self._do(store.save, job.id, position, point)
-            sweep_metrics.count_point(point["error"] is None)
+            metrics.count_point(point["error"] is None)
             self._tell()
 
         state, error = "done", None
@@ -233,7 +232,7 @@ class Sweeps:
         news.set()
 
     async def _observe(self, store: SweepStore) -> None:
-        sweep_metrics.observe(await self._do(store.count))
+        metrics.observe_sweeps(await self._do(store.count))
 
 
 def _may_see(key: Key | None, owner: str | None) -> bool:

@@ -4,26 +4,32 @@
 
 An ablation that fails makes an error point, and the sweep goes on. What is wrong with the whole
 sweep (`SweepFailed`) ends it. Where the server is merely busy, a point waits and tries again.
+
+Random controls of a point: the same mass taken away in a random direction of the same kind.
+
+A structured ablation says something only beside unstructured ones that remove as much.
 """
 
 import asyncio
 import math
+import statistics
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from serve import metrics
-from serve.ablation.mass import divisor_of
+from serve.ablation.ablation import canonical, controls
+from serve.ablation.apply import divisor_of
+from serve.ablation.parse import parse_ablation
+from serve.manifest.read import Manifest
 from serve.models import Host
 from serve.queries.trials import task_bundle
 from serve.runtime.bundle import Bundle, Variant
-from serve.sweeps.controls import control_of, seeds_of, summary_of
-from serve.sweeps.measure import ScoreQuery
+from serve.sweeps.measure import ScoreQuery, TrialsQuery
 from serve.sweeps.store import Job
-from serve.sweeps.sweep_trials import TrialsQuery
 from serve.wire.errors import RequestError, invalid
 from serve.wire.queries import SweepRequest
-from serve.wire.requests import parse_request
+from serve.wire.requests import MAX_SEED, parse_request
 
 Json = Any
 SIDE_BY_SIDE = 4  # points that are measured at once
@@ -191,3 +197,30 @@ def error_page(error: Exception) -> dict[str, Json]:
         metrics.log.error("a sweep failed", exc_info=error)
         error = RequestError("internal", "the server failed; see its log")
     return {"code": error.code, "message": error.message, "field": error.field}
+
+
+def control_of(ablation: Mapping[str, Json], seed: int, manifest: Manifest) -> dict[str, Json]:
+    """An ablation with a random edit in the place of every edit that removes something.
+
+    `RequestError` where none does: it would be its own control.
+    """
+    parsed = parse_ablation(ablation, manifest)
+    if all(edit.op in ("random", "symmetry") for edit in parsed.edits):
+        expected = "some edit that is neither random nor a symmetry"
+        raise invalid("controls", f"found none of this ablation, expected {expected}")
+    return canonical(controls(parsed, seed))
+
+
+def seeds_of(first: int, count: int) -> list[int]:
+    """The seeds of a point's controls; past the largest one they begin again at 0."""
+    return [(first + i) % (MAX_SEED + 1) for i in range(count)]
+
+
+def summary_of(runs: Sequence[Mapping[str, Json]]) -> dict[str, Json]:
+    """The controls of a point, with the mean and the standard deviation of their deltas."""
+    deltas = [run["delta"] for run in runs if run["delta"] is not None]
+    return {
+        "controls": list(runs),
+        "controls_mean": statistics.fmean(deltas) if deltas else None,
+        "controls_deviation": statistics.stdev(deltas) if len(deltas) > 1 else None,
+    }

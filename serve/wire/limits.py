@@ -42,8 +42,8 @@ Those of API keys stand in serve/gateway/keys.py.
 """
 
 from serve.engine.engine import Limits
-from serve.grpc_api.message_weight import MAX_MESSAGE_FIELDS
-from serve.http_api.json_weight import MAX_JSON_NUMBERS, MAX_JSON_PARTS
+from serve.grpc_api.interceptor import MAX_MESSAGE_FIELDS
+from serve.http_api.body import MAX_JSON_NUMBERS, MAX_JSON_PARTS
 from serve.models import MAX_QUEUED_ABLATIONS, MAX_QUEUED_INFERENCES, MAX_QUEUED_TRIALS
 from serve.offload import MAX_QUEUED_LARGE
 from serve.queries.trial_data import MAX_TRIAL_BYTES

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from serve.wire.strict import Strict
+from serve.wire.validation import Strict
 
 HEADER_LENGTH = "Inference-Header-Content-Length"  # bytes of JSON before binary tensors
 BINARY_EXTENSION = "binary_tensor_data"

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from serve.wire.prompts import MAX_PROMPT_CHARACTERS
 from serve.wire.requests import MAX_SEED, AblationJson, Unknown
-from serve.wire.strict import Strict
+from serve.wire.validation import Strict
 
 MAX_EDITS = 64  # of one ablation
 MAX_COMPARED = 64  # ablations in one comparison

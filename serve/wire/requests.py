@@ -10,8 +10,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from serve.wire.errors import invalid
 from serve.wire.preview import shown
 from serve.wire.prompts import MAX_PROMPT_CHARACTERS, Prompt, PromptField, prompt_list
-from serve.wire.strict import Strict
-from serve.wire.validation import explain, unknown_field
+from serve.wire.validation import Strict, explain, unknown_field
 
 MAX_TOKENS = 1_000_000  # that a request may take, prompt and text of all choices together
 MAX_DETAILED = 100_000  # characters that a request may have described one by one

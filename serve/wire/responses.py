@@ -1,11 +1,20 @@
-"""What answers over HTTP hold: the schemas of /docs.json. Pages may come to have more keys.
+"""What all pages are, which answers are described by.
+
+What answers over HTTP hold: the schemas of /docs.json. Pages may come to have more keys.
 
 Text is measured in characters; log-probabilities are natural logarithms.
 """
 
 from typing import Any
 
-from serve.wire.page import Page
+from pydantic import BaseModel, ConfigDict
+
+
+class Page(BaseModel):
+    """The schema of an answer; made when somebody asks for it, not at every start."""
+
+    model_config = ConfigDict(defer_build=True)
+
 
 Json = dict[str, Any]
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from serve.ablation import schur
-from serve.ablation.schur_cache import forms, ordered_schur
+from serve.ablation.ops import forms, ordered_schur
 from serve.lru_cache import Recent
 
 

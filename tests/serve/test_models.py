@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from serve.ablation import schur_cache
+from serve.ablation import ops
 from serve.engine.engine import Engine
 from serve.engine.stream import Life, Stream
 from serve.manifest.read import WEIGHTS_FILE, describe_file, read_manifest, write_manifest
@@ -224,14 +224,14 @@ def test_streams_of_an_event_loop_that_has_closed_do_not_fail_the_engine() -> No
 def test_a_warm_host_has_decomposed_what_schur_ablations_ask_for() -> None:
     async def work(host: Host) -> None:
         for again in (False, True):
-            schur_cache.forms.forget(lambda key: True)
+            ops.forms.forget(lambda key: True)
             if again:
                 await host.reload(TANH)
                 await asyncio.gather(*host._warming)
             else:
                 await host.warm(*host.bundles.values())
-            known = schur_cache.forms.num_bytes
+            known = ops.forms.num_bytes
             await host.structure(host.bundles[TANH])
-            assert schur_cache.forms.num_bytes == known > 0  # nothing was left to decompose
+            assert ops.forms.num_bytes == known > 0  # nothing was left to decompose
 
     run(work, TANH)

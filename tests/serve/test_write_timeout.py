@@ -11,14 +11,13 @@ import grpc
 import pytest
 import uvicorn
 
-from serve.gateway.admission import Gate
-from serve.gateway.entrance import Entrance
+from serve.cancel import Patience
+from serve.gateway.admission import Entrance, Gate
 from serve.gateway.keys import Key, hash_key
 from serve.grpc_api.servicer import start_grpc_server
 from serve.http_api.app import make_app
 from serve.http_api.middleware import HttpEntrance
 from serve.models import Host
-from serve.patience import Patience
 from serve.wire import torsor_pb2 as pb
 from serve.wire import torsor_pb2_grpc as rpc
 

@@ -16,7 +16,6 @@ import pytest
 import torch
 
 from train.__main__ import main
-from train.byproducts import EVENTS, MARK, REPORT, REPORT_PART
 from train.checkpoint import CheckpointError
 from train.loop import train, train_iteration
 from train.report.page import visible, write_report
@@ -31,7 +30,7 @@ from train.report.plots import (
     thin,
 )
 from train.run import Run, resume_run, save_run, start_run
-from train.run_folder import refuse_other_things
+from train.run_folder import EVENTS, MARK, REPORT, REPORT_PART, refuse_other_things
 from train.settings import Settings
 
 SIZES = {"osm-rnn": {"d": 3}, "tanh-rnn": {"n": 8}, "lru": {"width": 8}}

@@ -1,4 +1,8 @@
-"""Lightning attention: attention without softmax, so its past is a sum of constant size.
+"""Attention without softmax: a sum over the past, moved on by one position or by many.
+
+Letters: B batch, T time, h heads, n values of a head, a attention dimension of a head, γ decay.
+
+Lightning attention: attention without softmax, so its past is a sum of constant size.
 
 The attention is that of Henry, Marchetti, Kohn, "Geometry of Lightning Self-Attention", arXiv
 2408.17221, with a causal mask; `train.experiments.lightning_geometry` has the paper's map and
@@ -10,17 +14,70 @@ read.
 
 Letters: B batch, T time, V input size, Y output size, d width, h heads, n = d / h values of a head,
 a attention dimension of a head, f MLP width, γ decay.
+
+The symmetries of `train.models.lightning`: those of arXiv 2408.17221 that a stack really has.
+
+| symmetry             | moves                                                   | exact          |
+|----------------------|---------------------------------------------------------|----------------|
+| `layers.0.attention` | Q, K -> C Q, C^-T K in every head                       | always         |
+| `layers.0.scale`     | Q, V -> λ Q, V / λ: the paper's scaling of A and V      | always         |
+| `layers.0.basis`     | V -> P V in every head, what reads it -> · P^-1         | plain blocks   |
+| `input`              | what stands for characters in another basis             | plain blocks   |
+| `layers.0.heads`     | heads of one layer in another order                     | plain blocks   |
+| `layers.0.units`     | units of the MLP in another order                       | residual       |
+| `stream`             | the numbers of x in another order, the same in all heads | residual      |
+| `heads`              | heads in another order, the same in all layers          | residual       |
+
+Norms, skips and μ of a residual block see the basis of x: of its changes they leave the orders.
+The paper's scaling of layers is `basis` with P a number.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
-from train.layers.lightning_attention import Attend, attend_all, attend_one
-from train.layers.lightning_symmetries import symmetries_of
-from train.model import Model, State, Symmetry, Target, Weights, drive
+from train.model import Action, Model, State, Symmetry, Target, Weights, drive, on_axis
 from train.settings import check_choices, check_range
+
+CHUNK = 64  # positions that see each other through a mask; what is older is in the sum
+
+Attend = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
+
+
+def attend_one(
+    S: Tensor, q: Tensor, k: Tensor, v: Tensor, decay: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """S' = γ S + v kᵀ and S' q: (B, h, n, a), (B, h, a), (B, h, a), (B, h, n), (h)."""
+    kept = S if decay is None else decay.view(-1, 1, 1) * S
+    S = kept + v.unsqueeze(-1) * k.unsqueeze(-2)
+    return S, (S @ q.unsqueeze(-1)).squeeze(-1)
+
+
+def attend_all(
+    S: Tensor, q: Tensor, k: Tensor, v: Tensor, decay: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """`attend_one` folded over the first axis of q, k and v (T, B, h, ...)."""
+    decay = (q.new_ones(q.shape[-2]) if decay is None else decay).view(-1, 1, 1)
+    ys = []
+    for chunk in zip(*(torch.split(z, CHUNK) for z in (q, k, v)), strict=True):
+        q, k, v = (z.permute(1, 2, 0, 3) for z in chunk)  # (B, h, T, ...)
+        S, y = _attend_chunk(S, q, k, v, decay)
+        ys.append(y.permute(2, 0, 1, 3))
+    return S, torch.cat(ys)
+
+
+def _attend_chunk(
+    S: Tensor, q: Tensor, k: Tensor, v: Tensor, decay: Tensor
+) -> tuple[Tensor, Tensor]:
+    # y_i = Σ_{j <= i} γ^(i - j) (k_j · q_i) v_j + γ^(i + 1) S q_i;
+    times = torch.arange(q.shape[-2], device=q.device)
+    ages = times.unsqueeze(-1) - times  # (T, T): of j at i
+    mask = torch.where(ages >= 0, decay ** ages.clamp(min=0), 0.0)  # (h, T, T)
+    y = (q @ k.mT * mask) @ v + decay ** (times + 1).unsqueeze(-1) * (q @ S.mT)
+    return decay ** len(times) * S + (v * mask[:, -1].unsqueeze(-1)).mT @ k, y
+
 
 EPSILON = 1e-5  # of the norms
 LONGEST = 6.0  # the last head starts with the memory of 2^LONGEST positions, the first with 2
@@ -251,3 +308,70 @@ def _layer(config: LightningConfig, generator: torch.Generator | None) -> nn.Mod
         layer.mlp["up"] = normal(d**-0.5, f, d)
         layer.mlp["down"] = normal(0.5 * f**-0.5, d, f)
     return layer
+
+
+def symmetries_of(
+    *, layers: int, heads: int, a: int, d: int, f: int, decays: bool
+) -> list[Symmetry]:
+    """All of a stack; f is the width of the MLPs of residual blocks, 0 of plain ones."""
+    found = list[Symmetry]()
+    for i in range(layers):
+        name = f"layers.{i}"
+        told = f"queries and keys of every head of layer {i} in another basis"
+        actions = on_axis(0, f"{name}.query") + on_axis(0, f"{name}.key", dual=True)
+        found.append(Symmetry(f"{name}.attention", "invertible", a, told, actions))
+        told = f"scores of layer {i} times a number, values over it"
+        actions = on_axis(0, f"{name}.query") + on_axis(0, f"{name}.value", dual=True)
+        found.append(Symmetry(f"{name}.scale", "scale", 1, told, actions))
+    more = _residual(layers, heads, a, d, f, decays) if f else _plain(layers, heads, a, d, decays)
+    return found + [symmetry for symmetry in more if symmetry.size > 1 or symmetry.group[0] == "i"]
+
+
+def _plain(layers: int, heads: int, a: int, d: int, decays: bool) -> list[Symmetry]:
+    told = "the numbers that stand for inputs in another basis"
+    actions = on_axis(1, "input") + on_axis(1, *_readers(0, layers), dual=True)
+    found, n = [Symmetry("input", "invertible", d, told, actions)], d // heads
+    for i in range(layers):
+        name, above = f"layers.{i}", _readers(i + 1, layers)
+        told = f"what every head of layer {i} gives in another basis"
+        actions = on_axis(0, f"{name}.value") + on_axis(1, *above, dual=True)
+        found.append(Symmetry(f"{name}.basis", "invertible", n, told, actions))
+        told = f"heads of layer {i} in another order"
+        actions = _heads(name, n, a, decays) + on_axis(1, *above, inner=n)
+        found.append(Symmetry(f"{name}.heads", "permutation", heads, told, actions))
+    return found
+
+
+def _residual(layers: int, heads: int, a: int, d: int, f: int, decays: bool) -> list[Symmetry]:
+    found, n, names = list[Symmetry](), d // heads, [f"layers.{i}" for i in range(layers)]
+    for i, name in enumerate(names):
+        told = f"units of the MLP of layer {i} in another order"
+        actions = on_axis(0, f"{name}.mlp.up") + on_axis(1, f"{name}.mlp.down")
+        found.append(Symmetry(f"{name}.units", "permutation", f, told, actions))
+    ends = ("query", "key", "value", "shift", "mlp.up")
+    read = [f"{name}.{end}" for name in names for end in ends]
+    down = [f"{name}.mlp.down" for name in names]
+
+    def stream(inner: int) -> tuple[Action, ...]:
+        return on_axis(1, "input", *read, "readout", inner=inner) + on_axis(0, *down, inner=inner)
+
+    told = "the numbers of every head in another order, the same in all heads and layers"
+    actions = stream(1) + on_axis(0, *(f"{name}.value" for name in names))
+    found.append(Symmetry("stream", "permutation", n, told, actions))
+    told = "heads in another order, the same in all layers"
+    actions = tuple(action for name in names for action in _heads(name, n, a, decays))
+    found.append(Symmetry("heads", "permutation", heads, told, stream(n) + actions))
+    return found
+
+
+def _heads(name: str, n: int, a: int, decays: bool) -> tuple[Action, ...]:
+    """The heads of a layer: rows of Q, K and V, and γ."""
+    scores = on_axis(0, f"{name}.query", f"{name}.key", inner=a)
+    values = on_axis(0, f"{name}.value", inner=n)
+    return scores + values + (on_axis(0, f"{name}.decay") if decays else ())
+
+
+def _readers(i: int, layers: int) -> list[str]:
+    """What reads the input of layer i: its matrices, or the readout."""
+    names = [f"layers.{i}.{end}" for end in ("query", "key", "value")]
+    return names if i < layers else ["readout"]

@@ -13,7 +13,6 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from train.byproducts import MARK, REPORT, REPORT_PART
 from train.report.figures import (
     PARTS,
     Records,
@@ -27,6 +26,7 @@ from train.report.figures import (
 )
 from train.report.plots import plain
 from train.run import Run
+from train.run_folder import MARK, REPORT, REPORT_PART
 
 STYLE = Path(__file__).with_suffix(".css")
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"

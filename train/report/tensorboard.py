@@ -15,7 +15,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from train.byproducts import EVENTS
+from train.run_folder import EVENTS
 
 FLUSH_S = 10  # between writes to the disk
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from test_ablation import MANIFEST, n
 from test_ops import weights
 
-from serve.ablation.apply import apply_ablation
-from serve.ablation.mass import divisor_of, mass_page, total_mass
+from serve.ablation.apply import apply_ablation, divisor_of, mass_page, total_mass
 from serve.ablation.parse import parse_ablation
 from serve.ablation.schur import frobenius
 

@@ -15,8 +15,8 @@ from test_models import TANH, run, write
 from serve.ablation.ablation import Ablation, ablation_hash
 from serve.ablation.parse import parse_ablation
 from serve.engine.engine import Engine, Limits
+from serve.engine.scheduling import ABLATED_A_TICK, BACKGROUND_EVERY
 from serve.engine.stream import Life, Stream
-from serve.engine.turns import ABLATED_A_TICK, BACKGROUND_EVERY
 from serve.models import Host
 from serve.runtime.bundle import Bundle, Device
 from serve.settings import SHIPPED

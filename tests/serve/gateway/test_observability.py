@@ -20,7 +20,7 @@ from servers import family
 
 from clients.grpc_client import GrpcClient
 from clients.http_client import HttpClient
-from serve.gateway.entrance import Entrance
+from serve.gateway.admission import Entrance
 from serve.gateway.keys import hash_key
 from serve.gateway.log import TextFormatter
 from serve.gateway.request_log import Call, choose_request_id

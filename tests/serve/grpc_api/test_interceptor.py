@@ -10,9 +10,13 @@ from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve.grpc_api import message_weight
-from serve.grpc_api.interceptor import SMALL_MESSAGE, parse_message
-from serve.grpc_api.message_weight import MAX_MESSAGE_FIELDS, require_few_fields
+from serve.grpc_api import interceptor
+from serve.grpc_api.interceptor import (
+    MAX_MESSAGE_FIELDS,
+    SMALL_MESSAGE,
+    parse_message,
+    require_few_fields,
+)
 from serve.wire import open_inference_pb2 as inference_pb
 from serve.wire import torsor_pb2 as pb
 from serve.wire.errors import RequestError
@@ -130,9 +134,9 @@ def test_the_weight_of_a_message_is_the_number_of_its_fields(request_: pb.Genera
     content = request_.SerializeToString()
     found = fields_by_definition(request_)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(message_weight, "MAX_MESSAGE_FIELDS", found)
+        patch.setattr(interceptor, "MAX_MESSAGE_FIELDS", found)
         require_few_fields(content, GENERATED)
-        patch.setattr(message_weight, "MAX_MESSAGE_FIELDS", found - 1)
+        patch.setattr(interceptor, "MAX_MESSAGE_FIELDS", found - 1)
         if found:
             with pytest.raises(RequestError, match=r"\(max_message_fields\)"):
                 require_few_fields(content, GENERATED)

@@ -13,11 +13,10 @@ import pytest
 from conftest import RunningServer
 from prometheus_client import REGISTRY
 
-from serve.gateway.entrance import Entrance
+from serve.gateway.admission import Entrance
 from serve.http_api.app import make_app
-from serve.http_api.direct import direct_paths
-from serve.http_api.middleware import HttpEntrance
-from serve.http_api.tokenizer_api import add_tokenizer
+from serve.http_api.middleware import HttpEntrance, direct_paths
+from serve.http_api.models import add_tokenizer
 from serve.models import Host
 from serve.settings import SHIPPED
 from serve.wire.limits import MAX_BODY_BYTES

@@ -21,7 +21,7 @@ from serve.wire.open_inference import InferRequest
 from serve.wire.preview import shown
 from serve.wire.queries import CompareRequest, SweepRequest, TrialsRequest
 from serve.wire.requests import CompletionRequest, DetokenizeRequest, parse_request
-from serve.wire.strict import Strict
+from serve.wire.validation import Strict
 
 
 class Closed(str):

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve.http_api import sliced_json
-from serve.http_api.sliced_json import load_sliced
+from serve.http_api import body
+from serve.http_api.body import load_sliced
 
 numbers = st.integers() | st.floats() | st.booleans() | st.none()
 values = st.recursive(
@@ -29,7 +29,7 @@ def outcome(load: Any, content: bytes) -> Any:
 
 @pytest.fixture(autouse=True)
 def short_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sliced_json, "SLICE", 3)
+    monkeypatch.setattr(body, "SLICE", 3)
 
 
 @given(values, st.sampled_from([None, 1]), st.booleans())
@@ -57,7 +57,7 @@ def test_a_comma_too_much_is_an_error_wherever_the_slices_end(text: str) -> None
 
 
 def test_no_slice_is_much_longer_than_it_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sliced_json, "SLICE", 100)
+    monkeypatch.setattr(body, "SLICE", 100)
     content = json.dumps({"prompt": [*range(2_000)], "more": [[0.5] * 500, [math.pi]]}).encode()
     expected, lengths, real = json.loads(content), list[int](), json.loads
 

@@ -16,8 +16,8 @@ import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from numpy.typing import NDArray
 
-from serve.bounded import BoundedWorker
 from serve.engine.sampling import uniforms
+from serve.offload import BoundedWorker
 from serve.runtime.bundle import Bundle, Device
 from serve.runtime.trials import run_trials
 from serve.runtime.vocabulary import Vocabulary

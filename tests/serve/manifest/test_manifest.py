@@ -550,7 +550,7 @@ WRONG: list[tuple[str, tuple[str | int, ...], Any, str]] = [
     ("num_parameters", ("num_parameters",), "21", "found '21', expected int"),
     ("vocabulary", ("vocabulary",), "ab", "found 'ab', expected tuple[str, ...]"),
     ("vocabulary[1]", ("vocabulary", 1), 7, "found 7, expected str"),
-    ("task", ("task",), "copy", "found 'copy', expected serve.manifest.task_spec.TaskSpec | None"),
+    ("task", ("task",), "copy", "found 'copy', expected serve.manifest.page.TaskSpec | None"),
     ("states", ("states",), {}, "found {}, expected tuple[serve.manifest.page.StateSpec, ...]"),
     ("states[0]", ("states", 0), "H", "found 'H', expected StateSpec"),
     ("states[0].shape[1]", ("states", 0, "shape", 1), "d", "found 'd', expected int"),

@@ -7,8 +7,8 @@ import pytest
 
 from serve.manifest.read import Manifest, read_manifest
 from serve.settings import SHIPPED
-from serve.sweeps.controls import control_of, seeds_of, summary_of
 from serve.sweeps.grid import expand, name_of, span
+from serve.sweeps.runner import control_of, seeds_of, summary_of
 from serve.wire.errors import RequestError
 from serve.wire.queries import MAX_POINTS, Grid, SweepRequest
 from serve.wire.requests import MAX_SEED, parse_request

@@ -21,9 +21,8 @@ from train.experiments.lightning_geometry import (
     scale_layers,
 )
 from train.experiments.neuromanifold import main
-from train.layers.lightning_attention import CHUNK
 from train.model import Weights, scan_reference
-from train.models.lightning import Lightning, LightningConfig
+from train.models.lightning import CHUNK, Lightning, LightningConfig
 
 V, B = 7, 3
 PLAIN: dict[str, Any] = {"block": "plain", "decay": "none", "heads": 1}
