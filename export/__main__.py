@@ -18,7 +18,8 @@ import torch
 
 from export.bundle import export_bundle
 from export.check import Report, check_bundle
-from serve.manifest.read import BundleError, Manifest, ParityCase
+from serve.manifest.page import Manifest, ParityCase
+from serve.manifest.values import BundleError
 from train.checkpoint import CheckpointError
 
 

@@ -31,7 +31,7 @@ from export.trials import (
     write_trials,
 )
 from export.weights_file import set_weights, write_weights
-from serve.manifest.read import (
+from serve.manifest.page import (
     DOMAIN,
     GRAPH_FILE,
     IR_VERSION,
@@ -46,10 +46,8 @@ from serve.manifest.read import (
     Parity,
     StateSpec,
     TensorSpec,
-    describe_file,
-    is_model_name,
-    write_manifest,
 )
+from serve.manifest.read import describe_file, is_model_name, write_manifest
 from train.checkpoint import CheckpointError, find_checkpoint, read_checkpoint
 from train.groups.matrix_exp import observed_angles
 from train.model import Model, State, Weights, family

@@ -29,16 +29,16 @@ from export.parity.text import Measure, ParityError, Subject, measure_parity
 from export.parity.unrolled import measure_unrolled
 from export.targets import check_subspaces
 from export.trials import probe_task_angle
-from serve.manifest.read import (
+from serve.manifest.page import (
     GRAPH_FILE,
     TRIALS_FILE,
     UNROLLED_FILE,
     WEIGHTS_FILE,
-    BundleError,
     Manifest,
     ParityCase,
-    read_manifest,
 )
+from serve.manifest.read import read_manifest
+from serve.manifest.values import BundleError
 from serve.native.library import Library, load, status
 from train.model import family
 

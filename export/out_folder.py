@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from serve.manifest.read import MANIFEST_FILE, parse_manifest
+from serve.manifest.page import MANIFEST_FILE
+from serve.manifest.read import parse_manifest
 
 
 def refuse_other_things(out: Path) -> None:

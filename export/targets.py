@@ -2,7 +2,7 @@
 
 import torch
 
-from serve.manifest.read import Action, Manifest, Symmetry, Target, TaskSpec
+from serve.manifest.page import Action, Manifest, Symmetry, Target, TaskSpec
 from train.model import Model, Weights
 
 ORTHONORMAL = 1e-5  # largest |B Bᵀ - I| of a basis B

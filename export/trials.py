@@ -16,7 +16,7 @@ from torch import Tensor
 
 from export.graph.advance import MAX_STEPS
 from export.parity.task import random_inputs
-from serve.manifest.read import TaskSpec, TrialsSpec
+from serve.manifest.page import TaskSpec, TrialsSpec
 from train.checkpoint import CheckpointError
 from train.groups.matrix_exp import observed_angles
 from train.model import Model, Weights

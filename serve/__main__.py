@@ -20,11 +20,11 @@ from typing import NoReturn
 
 from serve.gateway.keys import read_keys
 from serve.gateway.tls import check_tls
-from serve.manifest.read import BundleError
+from serve.manifest.values import BundleError
 from serve.native.library import status
 from serve.queries.saved_state import read_key
-from serve.runtime.bundle import Bundle, DeviceError, load_bundles
-from serve.runtime.device import Device
+from serve.runtime.bundle import Bundle, load_bundles
+from serve.runtime.device import Device, DeviceError
 from serve.settings import DEVICES, LOG_FORMATS, Settings, environment_of, variable
 from serve.sweeps.folder import check_data_folder
 

@@ -7,15 +7,9 @@ once a character. A stream that its client left counts in torsor_streams_total w
 What the server measures of sweeps, as Prometheus reads it.
 """
 
-import logging
-import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from prometheus_client import Counter, Gauge, Histogram
-
-from serve.engine.stream import Stream
-
-log = logging.getLogger("torsor")
 
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 _WAITS = (*_FAST, 30.0, 60.0, 180.0)  # to the limits of a stream
@@ -129,27 +123,34 @@ def observe_queue(seconds: float) -> None:
     _queue.observe(seconds)
 
 
-def count_finished(streams: Iterable[Stream]) -> None:
-    """Streams have ended, each counted once."""
-    now = time.monotonic()
-    for stream in streams:
-        model, written = stream.bundle.name, stream.num_written
-        _finished.labels(model, stream.finish_reason or "error").inc()
-        _prompt.labels(model).inc(min(stream.position - stream.start, len(stream.forced)))
-        _written.labels(model).inc(written)
-        if stream.caches:
-            _cache_asked.inc()
-        if stream.num_reused:
-            _cache_hits.inc()
-            _cache_reused.inc(stream.num_reused)
-        if stream.error is not None:
-            _errors.labels(stream.error.code).inc()
-        if stream.background:  # waits its turn: no figure of what live clients see
-            continue
-        if stream.first_at:
-            _first.observe(stream.first_at - stream.created)
-        if written > 1:
-            _between.observe((now - stream.first_at) / (written - 1))
+def count_stream(
+    model: str,
+    reason: str,
+    *,
+    num_prompt: int,
+    num_written: int,
+    asks_cache: bool,
+    num_reused: int,
+    error_code: str | None,
+) -> None:
+    """A stream has ended; `num_reused` characters of its prompt came from the cache of states."""
+    _finished.labels(model, reason).inc()
+    _prompt.labels(model).inc(num_prompt)
+    _written.labels(model).inc(num_written)
+    if asks_cache:
+        _cache_asked.inc()
+    if num_reused:
+        _cache_hits.inc()
+        _cache_reused.inc(num_reused)
+    if error_code is not None:
+        _errors.labels(error_code).inc()
+
+
+def observe_pace(first_s: float, between_s: float | None) -> None:
+    """A stream's first character came so late, and the others so far apart, on average."""
+    _first.observe(first_s)
+    if between_s is not None:
+        _between.observe(between_s)
 
 
 _sweeps = Gauge(

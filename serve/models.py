@@ -16,20 +16,24 @@ from serve import metrics
 from serve.ablation.ablation import Ablation, AblationError
 from serve.ablation.apply import decompose, structure
 from serve.ablation.parse import parse_ablation
-from serve.engine.engine import Engine, Limits
+from serve.engine.engine import Engine
+from serve.engine.limits import Limits
 from serve.lru_cache import Recent
-from serve.manifest.read import BundleError
+from serve.manifest.values import BundleError
 from serve.offload import BoundedWorker
-from serve.runtime.bundle import Bundle, Device, DeviceError, Owned, Variant
+from serve.runtime.bundle import Bundle, Owned, Variant
+from serve.runtime.device import Device, DeviceError
 from serve.runtime.vocabulary import Vocabulary
 from serve.wire.errors import RequestError, invalid
+from serve.wire.limits import (
+    MAX_QUEUED_ABLATIONS,
+    MAX_QUEUED_INFERENCES,
+    MAX_QUEUED_TRIALS,
+    MAX_TOKENS,
+)
 from serve.wire.preview import shown
-from serve.wire.requests import MAX_TOKENS
 
-MAX_QUEUED_ABLATIONS = 256
-MAX_QUEUED_INFERENCES = 16
 MAX_WARM_SIZE = 512  # rows of a matrix that is decomposed before anybody asks
-MAX_QUEUED_TRIALS = 16
 
 
 class Host:

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from serve.wire.errors import RequestError
+from serve.wire.limits import MAX_QUEUED_LARGE
 
 Result = TypeVar("Result")
 
@@ -55,7 +56,6 @@ class BoundedWorker:
 
 
 LARGE = 1 << 18  # bytes, above which a request is read and checked in a thread
-MAX_QUEUED_LARGE = 64
 
 
 _worker = BoundedWorker("large requests are being read", MAX_QUEUED_LARGE, "max_queued_large")

@@ -7,6 +7,7 @@ bentoml serve serve.service:Torsor          the same from the environment (serve
 import asyncio
 import functools
 import gc
+import logging
 import os
 import signal
 import sys
@@ -27,7 +28,7 @@ from serve.bento.native_api import native_routes, score_page, text_stream
 from serve.bento.patches import decline_upgrades, leave_out_timers
 from serve.bento.process import prepare_process, resume_collections, spare_collections
 from serve.bento.supervisor import is_worker, leave_hangups, stop_supervisor, teach_supervisor
-from serve.engine.engine import Limits
+from serve.engine.limits import Limits
 from serve.gateway.admission import Entrance, Gate
 from serve.gateway.keys import read_keys
 from serve.gateway.log import configure_log
@@ -41,12 +42,14 @@ from serve.http_api.openapi import add_docs
 from serve.http_api.responses import or_error
 from serve.kserve.grpc import add_open_inference
 from serve.kserve.http import add_open_inference_paths
-from serve.manifest.read import BundleError, read_manifest
-from serve.metrics import log
+from serve.manifest.read import read_manifest
+from serve.manifest.values import BundleError
 from serve.models import Host
 from serve.native.library import status
 from serve.queries.saved_state import read_key
-from serve.runtime.bundle import DeviceError, choose_device, load_bundles
+from serve.runtime.bundle import load_bundles
+from serve.runtime.device import DeviceError
+from serve.runtime.session import choose_device
 from serve.settings import Settings, read_settings
 from serve.sweeps.folder import check_data_folder, data_folder
 from serve.sweeps.grpc import SweepServicer
@@ -54,6 +57,8 @@ from serve.sweeps.http import add_sweep_paths
 from serve.sweeps.jobs import Sweeps, keep_sweeps
 from serve.wire.errors import RequestError
 from serve.wire.requests import ScoreRequest, TextRequest
+
+log = logging.getLogger("torsor")
 
 REQUEST_TIMEOUT_S = (
     660  # what BentoML's clients wait for a first byte; the engine's limits are less

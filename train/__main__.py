@@ -15,7 +15,7 @@ import sys
 from train.checkpoint import CheckpointError
 from train.command_line import Options, make_parser, open_run, refuse_unlike, seeds_of
 from train.console import say_end, say_start, summarise
-from train.data.text import DataError
+from train.data.files import DataError
 from train.distributed import leave_world
 from train.loop import TrainingError, train
 from train.run import Run

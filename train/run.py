@@ -14,6 +14,7 @@ import torch
 
 from train import checkpoint
 from train.data import text as data
+from train.data.files import DataError
 from train.distributed import World, join_world
 from train.model import Model, family
 from train.report.tensorboard import EventLog
@@ -116,7 +117,7 @@ def resume_run(folder: Path, data_name: str | None = None) -> Run:
         config["training"]["data"] = data.resolve_name(data_name)
     task = make_task(Settings(**config["training"]), config["task"])
     if task.source.sha256 != config["data"]["sha256"]:
-        raise data.DataError(
+        raise DataError(
             f"{task.source.name}: found SHA-256 {task.source.sha256}, expected "
             f"{config['data']['sha256']}; the run was started on other data"
         )

@@ -19,7 +19,7 @@ from export.graph.osm_advance import fold
 from export.graph.sampler import outcome_nodes, sampler_nodes
 from export.graph.step import STEP, Piece, export_correction
 from export.graph.windows import Blocks, export_loop, has_windows
-from serve.manifest.read import DOMAIN, IR_VERSION, OPSET, VERSION
+from serve.manifest.page import DOMAIN, IR_VERSION, OPSET, VERSION
 from train.layers.sliding_window import BLOCK
 from train.model import Model, State, Weights
 

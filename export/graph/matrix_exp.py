@@ -24,7 +24,7 @@ import numpy as np
 import onnx
 from onnx import FunctionProto, helper, numpy_helper
 
-from serve.manifest.read import DOMAIN, OPSET
+from serve.manifest.page import DOMAIN, OPSET
 from train.groups.matrix_exp import ANGLE, num_squarings
 
 HEADROOM = 2.0  # ablated weights may turn further than trained ones

@@ -20,7 +20,7 @@ from onnx import FunctionProto, NodeProto, helper
 
 from export.graph.matrix_exp import matrix_exp_function
 from export.graph.sampler import sample_token_function
-from serve.manifest.read import DOMAIN, OPSET, VERSION
+from serve.manifest.page import DOMAIN, OPSET, VERSION
 from train.groups.orthogonal import SO
 
 HEADER = f'<domain: "{DOMAIN}", opset_import: ["" : {OPSET}, "{DOMAIN}" : {VERSION}]>'

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, helper
 
 from export.graph.step import STEP
-from serve.manifest.read import DOMAIN, OPSET, VERSION
+from serve.manifest.page import DOMAIN, OPSET, VERSION
 
 NAME = "OsmAdvance"
 WEIGHTS = ("input", "mixing", "readout.prototypes", "readout.temperature", "readout.bias")

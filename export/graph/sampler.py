@@ -13,7 +13,7 @@ Letters: B batch, V vocabulary.
 import onnx
 from onnx import FunctionProto, NodeProto, helper
 
-from serve.manifest.read import DOMAIN, OPSET
+from serve.manifest.page import DOMAIN, OPSET
 
 
 def sampler_nodes(logits: str, token: str) -> list[NodeProto]:

@@ -16,7 +16,7 @@ import torch
 from onnx import GraphProto, NodeProto, TensorProto
 from torch import Tensor
 
-from serve.manifest.read import OPSET
+from serve.manifest.page import OPSET
 from train.model import Model, State, Weights
 
 STEP = "step_"  # prefix of everything inside the loop, so no weight's name can clash

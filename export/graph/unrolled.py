@@ -14,7 +14,7 @@ from onnx import GraphProto, ModelProto, NodeProto, helper
 
 from export.graph.advance import MAX_STEPS
 from export.graph.osm_advance import unfold
-from serve.manifest.read import GRAPH_FILE, UNROLLED_FILE
+from serve.manifest.page import GRAPH_FILE, UNROLLED_FILE
 
 
 def write_unrolled(folder: Path) -> bool:

@@ -33,7 +33,7 @@ from export.parity.text import (
     start_state,
     wander,
 )
-from serve.manifest.read import ParityCase
+from serve.manifest.page import ParityCase
 from train.model import Model, Weights
 
 ROUNDINGS = 4.0  # float32's error that two programs may differ by: each has one, never the same

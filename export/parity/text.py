@@ -28,7 +28,7 @@ from tqdm import tqdm
 
 from export.graph.advance import MAX_STEPS, runs_end_every
 from export.graph.windows import has_windows
-from serve.manifest.read import Parity, ParityCase
+from serve.manifest.page import Parity, ParityCase
 from serve.native.library import Library
 from train.model import Model, State, Weights
 

@@ -18,7 +18,7 @@ from export.parity.text import (
     refuse,
     runtime,
 )
-from serve.manifest.read import UNROLLED_FILE, Parity, UnrolledCase
+from serve.manifest.page import UNROLLED_FILE, Parity, UnrolledCase
 
 UNROLLED_SHAPES = (Shape(3, MAX_STEPS), Shape(7, MAX_STEPS, under_way=True))
 

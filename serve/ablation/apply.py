@@ -27,7 +27,7 @@ from serve.ablation.ablation import Ablation, AblationError, Edit
 from serve.ablation.ops import Outcome, Part, operate, ordered
 from serve.ablation.parse import ALPHA, find_target, ops_of
 from serve.ablation.schur import Floats, Spectrum, frobenius
-from serve.manifest.read import Manifest, Target
+from serve.manifest.page import Manifest, Target
 from serve.manifest.values import Json
 
 ROUNDING = 8  # machine epsilons; weights that were computed have errors of some

@@ -10,15 +10,13 @@ from typing import Any, NamedTuple
 
 from serve.ablation.ablation import Ablation, AblationError, Edit, Range
 from serve.ablation.schur import COUPLINGS
-from serve.manifest.read import Manifest, Target
+from serve.manifest.page import Manifest, Target
 from serve.manifest.values import Json
 from serve.wire.edit_fields import ABLATION_KEYS, KEYS, edit_keys, stray_key
+from serve.wire.limits import MAX_EDITS, MAX_NAME, MAX_SEED
 from serve.wire.preview import shown
-from serve.wire.queries import MAX_EDITS
 
 ALPHA = 0.9  # chosen a priori in the paper; it only sets the R/C split
-MAX_NAME = 100  # characters
-MAX_SEED = 2**63 - 1
 MAX_NAMED = 24  # targets that an error names
 SUBSPACES = ("readout-visible", "readout-null")
 UNCONTROLLED = ("random", "symmetry")  # ops that have no random control

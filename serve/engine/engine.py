@@ -14,20 +14,22 @@ starves nobody. Background streams, those of sweeps, have slots and turns of the
 to all others.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Iterable
 
 from serve import metrics
 from serve.engine.health import Health
-from serve.engine.limits import Limits as Limits
-from serve.engine.limits import overdue
+from serve.engine.limits import Limits, overdue
 from serve.engine.prefix_cache import StateCache
 from serve.engine.runner import Table
 from serve.engine.scheduling import Turns, Waiting
 from serve.engine.stream import Life, Stream
 from serve.runtime.bundle import Bundle
 from serve.wire.errors import RequestError
+
+log = logging.getLogger("torsor")
 
 IDLE_S = 1.0  # how long the loop sleeps when nothing is to be done and nobody wakes it
 UNREAD_S = 0.005  # and when every stream waits for its client to read
@@ -173,7 +175,7 @@ class Engine:
                 if not self.tick():
                     self._sleep()
         except Exception:
-            metrics.log.exception("the engine has failed")
+            log.exception("the engine has failed")
             self._failed = True
         finally:
             self._draining = True
@@ -225,7 +227,7 @@ class Engine:
             self._release()
             with self._wake:
                 self._waiting.drop_ended()
-                metrics.count_finished(s for s in dead if s.slot < 0)
+                _count_finished(s for s in dead if s.slot < 0)
         return dead
 
     def _end_overdue(self, streams: Iterable[Stream], now: float) -> None:
@@ -273,7 +275,7 @@ class Engine:
         try:
             self._table(group[0]).advance(group)
         except Exception:  # whatever goes wrong must end these streams only
-            metrics.log.exception("a run failed")
+            log.exception("a run failed")
             sentence = "the run failed; the server's log says why"  # which may hold its paths
             for stream in group:
                 stream.finish("error", RequestError("internal", sentence))
@@ -288,5 +290,24 @@ class Engine:
             self._table(stream).leave(stream)
             if stream.bundle not in self._retired:
                 self.health.note(stream)
-        metrics.count_finished(ended)
+        _count_finished(ended)
         metrics.observe_cache(self.cache.num_bytes)
+
+
+def _count_finished(streams: Iterable[Stream]) -> None:
+    """Streams have ended, each counted once."""
+    now = time.monotonic()
+    for stream in streams:
+        metrics.count_stream(
+            stream.bundle.name,
+            stream.finish_reason or "error",
+            num_prompt=min(stream.position - stream.start, len(stream.forced)),
+            num_written=stream.num_written,
+            asks_cache=stream.caches,
+            num_reused=stream.num_reused,
+            error_code=None if stream.error is None else stream.error.code,
+        )
+        if stream.first_at and not stream.background:  # a sweep's waits its turn: nobody sees it
+            gaps = stream.num_written - 1
+            between_s = (now - stream.first_at) / gaps if gaps > 0 else None
+            metrics.observe_pace(stream.first_at - stream.created, between_s)

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 from serve.engine.stream import Life, Stream
 from serve.wire.errors import RequestError
-
-UNREAD_TIMEOUT_S = 30.0
+from serve.wire.limits import UNREAD_TIMEOUT_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

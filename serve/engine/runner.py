@@ -21,7 +21,7 @@ from serve.engine.prefix_cache import Prefixes, StateCache
 from serve.engine.sampling import BLOCK, UNIFORM_BITS, uniform_block
 from serve.engine.state_table import SlotTable
 from serve.engine.stream import Stream
-from serve.manifest.read import Manifest
+from serve.manifest.page import Manifest
 from serve.runtime.bundle import Bundle
 from serve.wire.errors import RequestError
 

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from serve.engine.sampling import SamplingSettings
 from serve.engine.stop_strings import StopMatcher
-from serve.runtime.bundle import Bundle, Session
+from serve.runtime.bundle import Bundle
+from serve.runtime.session import Session
 from serve.wire.errors import RequestError
 
 Array = NDArray[Any]

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from serve import metrics
-from serve.engine.limits import UNREAD_TIMEOUT_S
 from serve.gateway.keys import Key, hash_key
 from serve.gateway.request_log import Call
 from serve.gateway.tracing import Tracing
 from serve.wire.errors import RequestError
+from serve.wire.limits import UNREAD_TIMEOUT_S
 
 MINUTE_S = 60.0
 ROUNDING_S = 1e-6  # who waits as long as was said must not be refused for a rounding

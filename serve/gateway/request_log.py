@@ -9,6 +9,7 @@ At its end comes one line in the log, and one span a stream where traces are col
 holds a prompt, a text or a key.
 """
 
+import logging
 import re
 import secrets
 import time
@@ -20,6 +21,8 @@ from serve import metrics
 from serve.engine.stream import Stream
 from serve.gateway.keys import Key
 from serve.gateway.tracing import Tracing
+
+log = logging.getLogger("torsor")
 
 REQUEST_ID = re.compile(r"[!-~](?:[ -~]{0,126}[!-~])?")  # printable ASCII, at most 128 characters
 MAX_METHOD = 200  # characters; paths that clients make up can be long
@@ -54,7 +57,7 @@ class Call:
         seconds = time.monotonic() - self._arrived
         metrics.count_request(self.wire, self.route or "none", self.status, seconds)
         if not self.quiet:
-            metrics.log.info("request", extra={"fields": self.summary()})
+            log.info("request", extra={"fields": self.summary()})
         if self._tracing.on:
             for stream in self._streams:
                 self._tracing.record(stream, self._span(stream), self._headers)

@@ -26,7 +26,7 @@ from serve.gateway.admission import Entrance
 from serve.gateway.request_log import note_error
 from serve.offload import by_size
 from serve.wire.errors import RequestError, invalid
-from serve.wire.limits import MAX_MESSAGE_BYTES
+from serve.wire.limits import MAX_MESSAGE_BYTES, MAX_MESSAGE_FIELDS
 
 SMALL_MESSAGE = 1 << 14  # bytes, up to which a message is parsed at once
 OPEN = ("/grpc.health.v1.Health/", "/grpc.reflection.")
@@ -144,7 +144,6 @@ def _status(context: Context) -> str:
     return code.name if isinstance(code, grpc.StatusCode) else "CANCELLED"
 
 
-MAX_MESSAGE_FIELDS = 200_000  # those of inner messages too
 MAX_VARINT_BYTES = 10
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # types of the wire; 3 and 4 are bare brackets
 

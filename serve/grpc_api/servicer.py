@@ -4,7 +4,9 @@ BentoML's class services have no gRPC, so this is a server of our own in the sam
 standard health and reflection services.
 """
 
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 import grpc
@@ -13,12 +15,10 @@ from google.protobuf.struct_pb2 import Struct
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from serve import metrics
 from serve.ablation.apply import symmetries
 from serve.gateway.admission import Entrance
 from serve.grpc_api.interceptor import SMALL_MESSAGE, GrpcEntrance, abort
 from serve.grpc_api.structs import make_struct, read_struct
-from serve.http_api.body import MAX_JSON_PARTS
 from serve.models import Host
 from serve.offload import by_size
 from serve.queries.compare import compare
@@ -28,10 +28,12 @@ from serve.queries.trials import answer_trials
 from serve.wire import torsor_pb2 as pb
 from serve.wire import torsor_pb2_grpc as rpc
 from serve.wire.errors import RequestError, invalid
-from serve.wire.limits import MAX_MESSAGE_BYTES, all_limits
+from serve.wire.limits import MAX_JSON_PARTS, MAX_MESSAGE_BYTES, all_limits
 from serve.wire.queries import CompareRequest, TrialsRequest
 from serve.wire.requests import GenerateRequest, PairRequest, ScoreRequest, parse_request
 from serve.wire.requests import Request as Asked
+
+log = logging.getLogger("torsor")
 
 SERVICE = "torsor.v1.Torsor"
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -48,7 +50,7 @@ class TorsorServicer(rpc.TorsorServicer):
     async def Models(self, request: pb.ModelsRequest, context: Context) -> pb.ModelsReply:
         """All models."""
         del request, context
-        limits = {"limits": all_limits(self._host.engine.limits)}
+        limits = {"limits": all_limits(asdict(self._host.engine.limits))}
         pages = [self._host.describe(b) | limits for b in self._host.bundles.values()]
         models = [pb.Model(id=page["id"], details=await make_struct(page)) for page in pages]
         return pb.ModelsReply(models=models)
@@ -247,7 +249,7 @@ async def or_abort(context: Context, work: Callable[[], Awaitable[Reply]]) -> Re
 
 def unexpected() -> RequestError:
     """Our own mistake, logged; clients learn no more than that."""
-    metrics.log.exception("a call failed")
+    log.exception("a call failed")
     return RequestError("internal", "the server failed; see its log")
 
 

@@ -5,6 +5,7 @@ serve/queries/generate.py and serve/queries/score.py. Here is only how answers l
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from fastapi import FastAPI, Request
@@ -125,7 +126,7 @@ def _add_models(app: FastAPI, host_of: Callable[[], Host]) -> None:
     @app.get("/v1/limits", **documented(pages.LimitsPage))
     async def limits() -> Json:
         key = current_key()
-        limits = all_limits(host_of().engine.limits)
+        limits = all_limits(asdict(host_of().engine.limits))
         return {"limits": limits, "key": None if key is None else key.page()}
 
     @app.get("/v1/models/{model}", **documented(pages.ModelPage))

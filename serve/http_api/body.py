@@ -26,13 +26,15 @@ from starlette.types import Message, Receive
 
 from serve.offload import LARGE, by_size
 from serve.wire.errors import RequestError, invalid
-from serve.wire.limits import BODY_TIMEOUT_S, MAX_BODY_BYTES
-from serve.wire.prompts import MAX_PROMPT_CHARACTERS
+from serve.wire.limits import (
+    BODY_TIMEOUT_S,
+    MAX_BODY_BYTES,
+    MAX_JSON_NUMBERS,
+    MAX_JSON_PARTS,
+)
 from serve.wire.requests import Request as Asked
 from serve.wire.requests import parse_request
 
-MAX_JSON_PARTS = 50_000  # strings, lists and objects in one body
-MAX_JSON_NUMBERS = MAX_PROMPT_CHARACTERS + MAX_JSON_PARTS  # a prompt of token ids fits
 SMALL = 1 << 16  # bytes that can't hold much
 WINDOW = 1 << 18  # bytes that are counted without a pause
 

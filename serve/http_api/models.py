@@ -15,13 +15,13 @@ The tokenizer as vLLM's paths show it, which lm-eval asks where it has none of i
 One token is one character, or one byte, of the model's vocabulary.
 """
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 
-from serve import metrics
 from serve.gateway.request_log import current_call
 from serve.http_api.body import read_request
 from serve.http_api.openapi import documented
@@ -31,7 +31,10 @@ from serve.offload import by_size
 from serve.runtime.vocabulary import Vocabulary
 from serve.wire import responses as pages
 from serve.wire.errors import RequestError
-from serve.wire.requests import MAX_TOKENS, DetokenizeRequest, LoadRequest, TokenizeRequest
+from serve.wire.limits import MAX_TOKENS
+from serve.wire.requests import DetokenizeRequest, LoadRequest, TokenizeRequest
+
+log = logging.getLogger("torsor")
 
 Json = dict[str, Any]
 
@@ -54,7 +57,7 @@ def add_management(app: FastAPI, host_of: Callable[[], Host]) -> None:
     async def unload(model: str) -> Json:
         require_manager()
         host_of().unload(model)
-        metrics.log.info("unloaded %s", model)
+        log.info("unloaded %s", model)
         return {"id": model, "unloaded": True}
 
 
@@ -70,7 +73,7 @@ def require_manager() -> None:
 
 
 def _loaded(host: Host, bundle: Any) -> Json:
-    metrics.log.info("loaded %s", bundle.name)
+    log.info("loaded %s", bundle.name)
     return host.describe(bundle)
 
 

@@ -7,6 +7,7 @@ JSON of any length, made in slices: a long answer never holds the event loop for
 
 import asyncio
 import json
+import logging
 import math
 import time
 from collections.abc import Awaitable, Iterator
@@ -18,10 +19,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Match, Route
 
-from serve import metrics
 from serve.gateway.request_log import note_error
 from serve.http_api.disconnect import ClientGone
 from serve.wire.errors import RequestError
+
+log = logging.getLogger("torsor")
 
 NOT_ALLOWED = 405
 CLIENT_GONE = 499  # nginx's status for it; nobody reads the answer
@@ -55,7 +57,7 @@ def answer_to(error: Exception, request: Request) -> Response:
         case HTTPException():
             allowed = allowed_methods(request) if error.status_code == NOT_ALLOWED else ""
             return missing_response(request.method, request.url.path, allowed)
-    metrics.log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
     return error_response(RequestError("internal", "the server failed; see its log"))
 
 

@@ -4,17 +4,19 @@ Starlette's StreamingResponse does the same with a task group and two more gener
 characters has many small events, so what each of them passes counts.
 """
 
+import logging
 from collections.abc import AsyncIterator
 from typing import Protocol
 
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from serve import metrics
 from serve.gateway.request_log import note_error
 from serve.http_api.completions import event_text
 from serve.http_api.disconnect import WhileThere
 from serve.wire.errors import RequestError
+
+log = logging.getLogger("torsor")
 
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
@@ -59,7 +61,7 @@ class EventResponse(Response):
         except OSError:
             return  # the client has gone
         except Exception:
-            metrics.log.exception("a stream failed")
+            log.exception("a stream failed")
             await self._send_error(send, RequestError("internal", "the server failed; see its log"))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 

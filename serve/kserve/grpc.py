@@ -14,7 +14,7 @@ from serve.models import Host
 from serve.wire import open_inference_pb2 as pb
 from serve.wire import open_inference_pb2_grpc as rpc
 from serve.wire.errors import invalid
-from serve.wire.open_inference import MAX_TENSORS
+from serve.wire.limits import MAX_TENSORS
 
 SERVICE = "inference.GRPCInferenceService"
 SLICE = 1 << 15  # elements that are converted at once

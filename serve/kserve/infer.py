@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from serve.kserve.inputs import step_inputs
 from serve.kserve.tensors import DATATYPES
-from serve.manifest.read import TensorSpec
+from serve.manifest.page import TensorSpec
 from serve.models import Host
 from serve.runtime.bundle import Bundle
 from serve.wire.errors import RequestError, invalid

@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serve.engine.sampling import UNIFORM_BITS
-from serve.manifest.read import Manifest, TensorSpec
+from serve.manifest.page import Manifest, TensorSpec
 from serve.wire.errors import invalid
+from serve.wire.limits import MAX_ROWS
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
-MAX_ROWS = 256  # B; their logits and states must fit into an answer
 RANGES: dict[str, tuple[float, float, str]] = {
     "position": (0, 2**62, "0 to 2^62"),
     "temperature": (0, 100, "0 to 100"),

@@ -1,14 +1,87 @@
-"""What a manifest is made of, as values; `serve.manifest.page` is the page that explains them.
+"""The bundle: what `export` writes and `serve` reads, one folder.
 
-Fields with a default came later than the format: pages without them are read.
+    NAME/
+      model.onnx            graphs only; weights are external data
+      weights.safetensors   effective weights and initial states; model.onnx points into this file
+      trials.safetensors    of task models only: trials of the task's test part
+      unrolled.onnx         where it was asked for: the same graph, K = max_steps, without a loop
+      manifest.json         this page; written last and atomically, so its presence means "whole"
 
-What a task bundle says of its task; `serve.manifest.page` is the page that explains it.
+A bundle MUST hold every file that `files` names, with that size and SHA-256. A reader MUST refuse
+a format number it does not know, a key it does not know, and a file that differs. Not checked here:
+that the graph computes what its weights say; the parity report states how that was measured.
+
+A bundle is of text or of a task. **Of text**: `vocabulary` names the characters and `task` is null.
+Where `symbols` is "bytes", a text is its UTF-8 bytes, and what is said of characters holds of them.
+**Of a task**: `vocabulary` is empty, and `task` says what goes in and what is owed.
+
+**The graph `advance` of text** takes B streams through K steps. B and K are free. Inputs:
+
+| name          | shape    | dtype   | meaning                                                     |
+|---------------|----------|---------|-------------------------------------------------------------|
+| state tensors | (B, ...) | float32 | as `states` lists them                                      |
+| `position`    | (B)      | int64   | characters the stream has taken since its initial state     |
+| `forced`      | (K, B)   | int64   | the character taken at step k, or -1: sample it             |
+| `num_steps`   | (B)      | int64   | steps this row takes; after them it keeps its state         |
+| `uniform`     | (K, B)   | float32 | in [0, 1), a multiple of 2^-23: the random number of step k |
+| `temperature` | (B)      | float32 | 0 takes the most probable character, lowest index on ties   |
+| `top_k`       | (B)      | int64   | keep the k most probable characters; 0 keeps all            |
+| `top_p`       | (B)      | float32 | keep the smallest set of that probability; 1 keeps all      |
+| `bias`        | (B, V)   | float32 | added to the logits before sampling; -inf forbids           |
+
+Outputs: the state tensors under `next.NAME`, `tokens` (K, B) int64 (-1 where a row rests),
+`logprob` (K, B) float32 of the character taken, under the raw distribution (no temperature, no
+bias), and `logits` (K, B, V) before the character of step k.
+
+**The first character is predicted from the initial state.** At step k the state predicts, a
+character is forced or sampled, and then the state takes it in.
+
+**Correction.** At positions that are multiples of `correct_every` the state is first put back on
+its group, or the windows that attention looks at are moved on (0: never). Only the first step of a
+run can do that, so a run MUST NOT carry a row across such a position:
+`num_steps <= correct_every - position % correct_every`. Then the bits of a stream depend on its
+characters alone, not on how runs were cut.
+
+**The graph `advance` of a task** has the inputs state tensors, `position` and `num_steps` as above,
+and `inputs`, what each stream takes at step k: (K, B) int64 where `task.inputs` is "characters",
+(K, B, X) float32 where it is "vectors". Outputs: the state tensors under `next.NAME`, and `outputs`
+(K, B, Y) float32, read out after the state has taken step k's input; 0 where a row rests.
+
+**A whole-input graph** is that of a task model whose outputs depend on no input but their own
+step's: `states` is empty and there is no loop, all inputs are taken at once. It is called like any
+other.
+
+**Trials** (N of T steps) are `inputs` (T, N) int64 or (T, N, X) float32; `mask` (T, N) float32, 1
+where a step counts; `targets` (T, N) int64 where `task.targets` is "classes", (T, N, Y) float32
+where it is "vectors". If `task.pooled`, a trial owes one answer, the mean of its outputs where the
+mask is 1, and `targets` has T = 1. Every trial starts from the initial state.
+
+**Targets** are what ablations may edit: a weight of weights.safetensors, or a slice of it. A
+`subspace` is a tensor there that no graph takes: an orthonormal basis, which "project" keeps.
+**Symmetries** are edits that outputs don't see: `Action` says how an element g of a group moves
+weights and initial states. A reader MUST check that weights, axes and sizes fit.
+Standard library only: every room may read this contract.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from serve.manifest.values import Json
+
+FORMAT = 2
+OPSET, IR_VERSION = 20, 10  # of ONNX: what is written, and the newest that is read
+DOMAIN, VERSION = "torsor", 1  # of our operators
+DTYPES = ("float32", "int64")
+SYMBOLS = ("characters", "bytes")
+NEWER = "use the torsor that wrote it"
+NAME_RULE = "1 to 100 of the characters A-Z a-z 0-9 . _ -"
+MANIFEST_FILE = "manifest.json"
+GRAPH_FILE = "model.onnx"
+UNROLLED_FILE = "unrolled.onnx"
+WEIGHTS_FILE = "weights.safetensors"
+TRIALS_FILE = "trials.safetensors"
+
+
+# Fields with a default came later than the format: pages without them are read.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,35 +229,26 @@ class TaskSpec:
     trials: TrialsSpec
 
 
-def task_problems(task: TaskSpec, graph: GraphSpec) -> Iterator[tuple[str, str]]:
-    """Key and sentence of what makes no sense in a task, or doesn't fit the graph."""
-    for key, found, known in (
-        ("inputs", task.inputs, tuple(INPUTS)),
-        ("targets", task.targets, tuple(TARGETS)),
-        ("better", task.better, BETTER),
-    ):
-        if found not in known:
-            yield f"task.{key}", f"found {found!r}, expected {known[0]!r} or {known[1]!r}"
-    for key, size in (("input_size", task.input_size), ("output_size", task.output_size)):
-        if size < 1:
-            yield f"task.{key}", f"found {size}, expected at least 1"
-    if not 1 <= task.trials.count <= task.trials.of:
-        expected = f"1 to {task.trials.of}, all that the part has"
-        yield "task.trials.count", f"found {task.trials.count}, expected {expected}"
-    if task.inputs not in INPUTS:
-        return
-    width = (task.input_size,) if task.inputs == "vectors" else ()
-    yield from _tensor_problems("inputs", graph.inputs, INPUTS[task.inputs], width)
-    yield from _tensor_problems("outputs", graph.outputs, "float32", (task.output_size,))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """The page as a value. Field order is file order."""
 
+    format: int = FORMAT
+    name: str
+    family: str
+    config: dict[str, Json]
+    num_parameters: int
+    symbols: str  # what the vocabulary has: "characters", or "bytes", byte n as code point n
+    vocabulary: tuple[str, ...]  # one character a symbol, in index order; of a task empty
+    task: TaskSpec | None  # None: text
+    states: tuple[StateSpec, ...]
+    graph: GraphSpec
+    targets: tuple[Target, ...]
+    symmetries: tuple[Symmetry, ...] = ()
+    training: dict[str, Json] = field(default_factory=dict)
+    parity: Parity
+    files: dict[str, FileSpec]
 
-def _tensor_problems(
-    name: str, tensors: tuple[TensorSpec, ...], dtype: str, width: tuple[int, ...]
-) -> Iterator[tuple[str, str]]:
-    expected = f"{dtype} (K, B{''.join(f', {size}' for size in width)}) as task says"
-    tensor = next((tensor for tensor in tensors if tensor.name == name), None)
-    if tensor is None:
-        yield f"graph.{name}", f"found no tensor of that name, expected {expected}"
-    elif (tensor.dtype, len(tensor.shape), tensor.shape[2:]) != (dtype, 2 + len(width), width):
-        found = f"{tensor.dtype} {list(tensor.shape)}"
-        yield f"graph.{name}", f"found {found}, expected {expected}"
+    def target(self, name: str) -> Target | None:
+        """The target called `name`, if there is one."""
+        return next((target for target in self.targets if target.name == name), None)

@@ -4,6 +4,7 @@ Standard library only: `serve.manifest.page` stands on it.
 """
 
 import dataclasses
+import re
 import sys
 import types
 import typing
@@ -80,4 +81,5 @@ def _is_json(kind: Any, value: Json) -> bool:
 
 def _wrong(kind: Any, value: Json, path: Path | str, key: str) -> BundleError:
     name = getattr(kind, "__name__", str(kind)) if not typing.get_args(kind) else str(kind)
+    name = re.sub(r"serve\.(\w+\.)+", "", name)  # where a class stands is nobody's concern
     return BundleError(path, key, f"found {value!r:.60}, expected {name}")

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from serve.manifest.read import TaskSpec
+from serve.manifest.page import TaskSpec
 from serve.runtime.trials import Trials
 
 Array = NDArray[Any]

@@ -38,7 +38,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from serve.engine.sampling import SEED_BITS
-from serve.manifest.read import GRAPH_FILE, WEIGHTS_FILE, Manifest
+from serve.manifest.page import GRAPH_FILE, WEIGHTS_FILE, Manifest
 from serve.wire.errors import invalid
 
 Rows = dict[str, NDArray[Any]]

@@ -16,11 +16,11 @@ from safetensors.numpy import load
 from serve.manifest.page import INPUTS, TARGETS, TaskSpec
 from serve.runtime.trials import Trials
 from serve.wire.errors import RequestError, invalid
+from serve.wire.limits import MAX_TRIAL_BYTES
 from serve.wire.queries import UploadedTrials
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]
-MAX_TRIAL_BYTES = 16 << 20  # of inputs, targets and mask together
 PARTS = ("inputs", "targets", "mask")
 
 

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from serve import metrics
 from serve.ablation.apply import divisor_of
 from serve.gateway.request_log import note_query
-from serve.manifest.read import BundleError, TaskSpec
+from serve.manifest.page import TaskSpec
+from serve.manifest.values import BundleError
 from serve.models import Host
 from serve.queries.intervals import (
     RIGHT,
@@ -32,7 +33,8 @@ from serve.queries.intervals import (
     weight_of,
 )
 from serve.queries.trial_data import read_json_trials, read_safetensors_trials
-from serve.runtime.bundle import Bundle, Session
+from serve.runtime.bundle import Bundle
+from serve.runtime.session import Session
 from serve.runtime.trials import BATCH, Trials, run_pieces
 from serve.wire.errors import RequestError, invalid
 from serve.wire.queries import TrialsRequest

@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serve.ablation.symmetry import symmetry_problems
-from serve.manifest.page import INPUTS, TARGETS
-from serve.manifest.read import (
+from serve.manifest.page import (
+    INPUTS,
     MANIFEST_FILE,
+    TARGETS,
     TRIALS_FILE,
     WEIGHTS_FILE,
-    BundleError,
     Manifest,
     StateSpec,
     Symmetry,
@@ -21,6 +21,7 @@ from serve.manifest.read import (
     TaskSpec,
     TensorSpec,
 )
+from serve.manifest.values import BundleError
 
 Arrays = Mapping[str, NDArray[Any]]
 FREE = -1  # any size

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from serve.manifest.read import Manifest, TaskSpec
+from serve.manifest.page import Manifest, TaskSpec
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]

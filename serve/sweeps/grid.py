@@ -15,17 +15,17 @@ from collections.abc import Iterator
 from typing import Any
 
 from serve.ablation.ablation import AblationError
-from serve.ablation.parse import MAX_NAME, parse_ablation
-from serve.manifest.read import Manifest
+from serve.ablation.parse import parse_ablation
+from serve.manifest.page import Manifest
 from serve.wire.errors import RequestError, invalid
+from serve.wire.limits import MAX_GRID_CHARACTERS, MAX_NAME, MAX_POINTS
 from serve.wire.preview import shown
-from serve.wire.queries import MAX_POINTS, Grid, SweepRequest
+from serve.wire.queries import Grid, SweepRequest
 
 Json = Any
 AXIS = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
 PLACE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 MAX_WHOLE = 2**53  # above it a double does not hold every integer
-MAX_GRID_CHARACTERS = 8 << 20  # of the JSON of all points that a grid spans
 
 
 def expand(request: SweepRequest, manifest: Manifest) -> list[dict[str, Json]]:

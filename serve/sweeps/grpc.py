@@ -11,10 +11,10 @@ from serve.grpc_api.structs import make_struct
 from serve.sweeps.jobs import Sweeps, sweeps_of
 from serve.wire import torsor_pb2 as pb
 from serve.wire.errors import RequestError, invalid
-from serve.wire.queries import MAX_POINTS, SweepRequest
+from serve.wire.limits import MAX_GRID_BYTES, MAX_POINTS
+from serve.wire.queries import SweepRequest
 
 PATIENCE_S = 60.0
-MAX_GRID_BYTES = 1 << 20  # that are turned into JSON on the event loop
 
 
 class SweepServicer(TorsorServicer):

@@ -29,7 +29,8 @@ from serve.models import Host
 from serve.sweeps.jobs import POINTS_AT_ONCE, Sweeps, sweeps_of
 from serve.wire import query_responses as pages
 from serve.wire.errors import invalid
-from serve.wire.queries import MAX_POINTS, SweepRequest
+from serve.wire.limits import MAX_POINTS
+from serve.wire.queries import SweepRequest
 
 KEEP_ALIVE_S = 15.0
 ALIVE = ": waiting\n\n"

@@ -8,6 +8,7 @@ until the first has let go of it.
 """
 
 import asyncio
+import logging
 import secrets
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,8 @@ from serve.sweeps.runner import SweepJob, error_page, make_query
 from serve.sweeps.store import FILE, Job, NewSweep, SweepStore
 from serve.wire.errors import RequestError
 from serve.wire.queries import SweepRequest
+
+log = logging.getLogger("torsor")
 
 Json = Any
 Result = TypeVar("Result")
@@ -156,7 +159,7 @@ class Sweeps:
                 job = await self._do(store.next) if store is not None else None
             except RequestError as error:
                 if error.message != said:  # once, not at every try
-                    metrics.log.warning("sweeps wait: %s", error.message)
+                    log.warning("sweeps wait: %s", error.message)
                 said = error.message
                 await asyncio.sleep(RETRY_S)
                 continue

@@ -26,7 +26,8 @@ from serve.models import Host
 from serve.queries.intervals import Measured, contrast, score_names
 from serve.queries.score import bits_per_character, kl_bits
 from serve.queries.trials import measure, own_trials, task_of
-from serve.runtime.bundle import Bundle, Session, Variant
+from serve.runtime.bundle import Bundle, Variant
+from serve.runtime.session import Session
 from serve.runtime.trials import Trials
 from serve.wire.errors import RequestError, invalid
 from serve.wire.queries import SweepRequest, TrialsRequest

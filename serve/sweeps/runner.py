@@ -11,25 +11,28 @@ A structured ablation says something only beside unstructured ones that remove a
 """
 
 import asyncio
+import logging
 import math
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from serve import metrics
 from serve.ablation.ablation import canonical, controls
 from serve.ablation.apply import divisor_of
 from serve.ablation.parse import parse_ablation
-from serve.manifest.read import Manifest
+from serve.manifest.page import Manifest
 from serve.models import Host
 from serve.queries.trials import task_bundle
 from serve.runtime.bundle import Bundle, Variant
 from serve.sweeps.measure import ScoreQuery, TrialsQuery
 from serve.sweeps.store import Job
 from serve.wire.errors import RequestError, invalid
+from serve.wire.limits import MAX_SEED
 from serve.wire.queries import SweepRequest
-from serve.wire.requests import MAX_SEED, parse_request
+from serve.wire.requests import parse_request
+
+log = logging.getLogger("torsor")
 
 Json = Any
 SIDE_BY_SIDE = 4  # points that are measured at once
@@ -194,7 +197,7 @@ def error_page(error: Exception) -> dict[str, Json]:
     if isinstance(error, SweepFailed):
         error = error.error
     if not isinstance(error, RequestError):
-        metrics.log.error("a sweep failed", exc_info=error)
+        log.error("a sweep failed", exc_info=error)
         error = RequestError("internal", "the server failed; see its log")
     return {"code": error.code, "message": error.message, "field": error.field}
 

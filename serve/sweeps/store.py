@@ -19,11 +19,11 @@ from typing import Any
 
 from serve.sweeps.folder import lock_folder
 from serve.wire.errors import RequestError
+from serve.wire.limits import MAX_SWEEPS
 
 Json = Any
 FILE = "sweeps.sqlite"
 VERSION = 1  # of the tables
-MAX_SWEEPS = 16  # queued or running
 MAX_ENDED = 1000  # that are kept; the oldest go
 MAX_PAGE_CHARACTERS = 4 << 20  # of points that are read at once
 BUSY_S = 10.0

@@ -4,12 +4,11 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from serve.wire.limits import MAX_AXES, MAX_TENSORS
 from serve.wire.validation import Strict
 
 HEADER_LENGTH = "Inference-Header-Content-Length"  # bytes of JSON before binary tensors
 BINARY_EXTENSION = "binary_tensor_data"
-MAX_AXES = 8  # of a tensor
-MAX_TENSORS = 256  # of a request, inputs and outputs each
 
 Size = Annotated[int, Field(ge=0, le=2**31)]
 

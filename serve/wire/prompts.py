@@ -4,9 +4,8 @@ from typing import Annotated, Any
 
 from pydantic import PlainValidator, WithJsonSchema
 
+from serve.wire.limits import MAX_PROMPT_CHARACTERS
 from serve.wire.preview import shown
-
-MAX_PROMPT_CHARACTERS = 1_000_000
 
 SLICE = 1 << 15  # token ids that are looked at at once
 

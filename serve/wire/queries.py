@@ -7,28 +7,22 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from serve.wire.prompts import MAX_PROMPT_CHARACTERS
-from serve.wire.requests import MAX_SEED, AblationJson, Unknown
+from serve.wire.limits import (
+    MAX_COMPARED,
+    MAX_CONTROLS,
+    MAX_EDITS,
+    MAX_POINTS,
+    MAX_PROMPT_CHARACTERS,
+    MAX_RESAMPLES,
+    MAX_SEED,
+    MAX_SWEEP_TEXT,
+    MAX_TOP,
+    MAX_UPLOAD_CHARACTERS,
+)
+from serve.wire.requests import AblationJson, Unknown
 from serve.wire.validation import Strict
 
-MAX_EDITS = 64  # of one ablation
-MAX_COMPARED = 64  # ablations in one comparison
-MAX_TOP = 256  # characters of a distribution that are named
 MIN_RESAMPLES = 100  # of which an interval's ends can be told
-MAX_RESAMPLES = 10_000
-MAX_UPLOAD_CHARACTERS = 12 << 20  # of a safetensors file in base64
-MAX_SWEEP_TEXT = 100_000  # characters
-MAX_POINTS = 4096  # of a sweep
-MAX_CONTROLS = 32  # random controls of each point
-
-QUERY_LIMITS = {  # by the names that errors say
-    "max_compared": MAX_COMPARED,
-    "max_top": MAX_TOP,
-    "max_resamples": MAX_RESAMPLES,
-    "max_sweep_text": MAX_SWEEP_TEXT,
-    "max_points": MAX_POINTS,
-    "max_controls": MAX_CONTROLS,
-}
 
 
 class CompareRequest(Strict):

@@ -8,31 +8,24 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from serve.wire.errors import invalid
+from serve.wire.limits import (
+    MAX_CHOICES,
+    MAX_DETAILED,
+    MAX_LOGPROBS,
+    MAX_LOGPROBS_TOTAL,
+    MAX_PROMPT_CHARACTERS,
+    MAX_SEED,
+    MAX_STATE_CHARACTERS,
+    MAX_STOP_CHARACTERS,
+    MAX_STOPS,
+    MAX_TOKENS,
+)
 from serve.wire.preview import shown
-from serve.wire.prompts import MAX_PROMPT_CHARACTERS, Prompt, PromptField, prompt_list
+from serve.wire.prompts import Prompt, PromptField, prompt_list
 from serve.wire.validation import Strict, explain, unknown_field
 
-MAX_TOKENS = 1_000_000  # that a request may take, prompt and text of all choices together
-MAX_DETAILED = 100_000  # characters that a request may have described one by one
-MAX_LOGPROBS_TOTAL = 200_000  # log-probabilities in one answer, alternatives included
-MAX_CHOICES = 128  # of all prompts together
-MAX_STOPS = 16
-MAX_STOP_CHARACTERS = 1_000
-MAX_LOGPROBS = 20
 MAX_INDEX_DIGITS = 9
-MAX_SEED = 2**63 - 1
-MAX_STATE_CHARACTERS = 8 << 20
 
-LIMITS = {  # by the names that errors say
-    "max_prompt_characters": MAX_PROMPT_CHARACTERS,
-    "max_tokens": MAX_TOKENS,
-    "max_choices": MAX_CHOICES,
-    "max_stops": MAX_STOPS,
-    "max_stop_characters": MAX_STOP_CHARACTERS,
-    "max_logprobs": MAX_LOGPROBS,
-    "max_logprobs_total": MAX_LOGPROBS_TOTAL,
-    "max_detailed": MAX_DETAILED,
-}
 
 Unknown = Literal["error", "skip", "replace"]
 AblationJson = dict[str, Any]

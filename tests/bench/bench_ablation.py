@@ -39,7 +39,8 @@ from serve.ablation import schur
 from serve.ablation.apply import apply_ablation
 from serve.ablation.parse import parse_ablation
 from serve.manifest.read import read_manifest
-from serve.runtime.bundle import Bundle, Device
+from serve.runtime.bundle import Bundle
+from serve.runtime.device import Device
 from serve.settings import SHIPPED
 from train.model import family
 

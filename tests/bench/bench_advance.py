@@ -38,10 +38,11 @@ from export.graph.advance import build_advance
 from export.graph.matrix_exp import body_squarings
 from export.graph.unrolled import write_unrolled
 from export.weights_file import set_weights, write_weights
-from serve.manifest.read import GRAPH_FILE, UNROLLED_FILE, WEIGHTS_FILE
+from serve.manifest.page import GRAPH_FILE, UNROLLED_FILE, WEIGHTS_FILE
 from serve.native.build import build
 from serve.native.library import Library, load_cuda, status_cuda
-from serve.runtime.bundle import Bundle, Device
+from serve.runtime.bundle import Bundle
+from serve.runtime.device import Device
 from serve.settings import SHIPPED
 from train.layers.mixing import mix
 from train.model import Model, Weights, family

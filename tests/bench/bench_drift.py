@@ -17,7 +17,7 @@ from export.graph.advance import build_advance
 from export.graph.matrix_exp import body_squarings
 from export.parity.text import Arrays, runtime
 from export.weights_file import set_weights, write_weights
-from serve.manifest.read import GRAPH_FILE, WEIGHTS_FILE
+from serve.manifest.page import GRAPH_FILE, WEIGHTS_FILE
 from serve.native.library import load
 from train.groups.by_name import make_group
 from train.model import Model, family

@@ -31,7 +31,7 @@ from scipy.linalg import expm
 from where import Where, add_option, chosen
 
 from export.graph.operators import operator_functions
-from serve.manifest.read import DOMAIN, OPSET, VERSION
+from serve.manifest.page import DOMAIN, OPSET, VERSION
 from serve.native.library import load, load_cuda, status, status_cuda
 from train.groups import native
 

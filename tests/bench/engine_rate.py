@@ -20,10 +20,12 @@ from statistics import median
 
 import numpy as np
 
-from serve.engine.engine import Engine, Limits
+from serve.engine.engine import Engine
+from serve.engine.limits import Limits
 from serve.engine.stream import Stream
 from serve.queries.generate import FLUSH_S
-from serve.runtime.bundle import Bundle, choose_device
+from serve.runtime.bundle import Bundle
+from serve.runtime.session import choose_device
 from serve.settings import SHIPPED, Settings
 
 MODEL = "osm-rnn-shakespeare"

@@ -16,10 +16,11 @@ from pathlib import Path
 import numpy as np
 import psutil  # type: ignore[import-untyped]
 
-from serve.engine.engine import Engine, Limits
+from serve.engine.engine import Engine
+from serve.engine.limits import Limits
 from serve.engine.stream import Stream
-from serve.runtime.bundle import Bundle, Session, choose_device
-from serve.runtime.session import session_bytes
+from serve.runtime.bundle import Bundle
+from serve.runtime.session import Session, choose_device, session_bytes
 from serve.settings import SHIPPED
 
 

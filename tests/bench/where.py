@@ -17,8 +17,10 @@ from typing import Any
 
 import onnxruntime
 
-from serve.manifest.read import UNROLLED_FILE, describe_file, read_manifest, write_manifest
-from serve.runtime.bundle import Device, DeviceError, load_bundles
+from serve.manifest.page import UNROLLED_FILE
+from serve.manifest.read import describe_file, read_manifest, write_manifest
+from serve.runtime.bundle import load_bundles
+from serve.runtime.device import Device, DeviceError
 from serve.settings import SHIPPED
 
 KINDS = ("cpu", "cuda")

@@ -12,13 +12,8 @@ from safetensors.numpy import load_file
 
 from export.__main__ import main
 from export.graph.matrix_exp import POLYNOMIAL
-from serve.manifest.read import (
-    GRAPH_FILE,
-    WEIGHTS_FILE,
-    describe_file,
-    read_manifest,
-    write_manifest,
-)
+from serve.manifest.page import GRAPH_FILE, WEIGHTS_FILE
+from serve.manifest.read import describe_file, read_manifest, write_manifest
 from serve.native.library import load
 
 CHECKS = ["files", "graph", "spaces", "range", "parity", "kernels"]

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-import serve.runtime.bundle
+import serve.runtime.session
 from serve.native.library import load, status
-from serve.runtime.bundle import Bundle, Device
+from serve.runtime.bundle import Bundle
+from serve.runtime.device import Device
 from serve.settings import SHIPPED
 
 STEPS = {"native": 100_000, "standard": 20_000}  # bodies are slower
@@ -14,7 +15,7 @@ STEPS = {"native": 100_000, "standard": 20_000}  # bodies are slower
 @pytest.mark.parametrize("kernels", STEPS)
 def test_a_long_stream_stays_orthogonal(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if kernels == "standard":
-        monkeypatch.setattr(serve.runtime.bundle, "load", lambda: None)
+        monkeypatch.setattr(serve.runtime.session, "load", lambda: None)
     elif load() is None:
         pytest.skip(status())
     bundle = Bundle(SHIPPED / "osm-rnn-shakespeare", Device("cpu", 1))

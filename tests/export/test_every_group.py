@@ -20,7 +20,8 @@ import export.parity.text
 from export.bundle import export_bundle
 from export.check import read_model
 from export.parity.text import TOLERANCE, Evaluate, Shape, largest_error, measure_case, runtime
-from serve.manifest.read import GRAPH_FILE, WEIGHTS_FILE, read_manifest
+from serve.manifest.page import GRAPH_FILE, WEIGHTS_FILE
+from serve.manifest.read import read_manifest
 from serve.native.library import load, status
 from train.groups.by_name import group_names
 from train.layers.mixing import MIXINGS

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, parser
 from safetensors.numpy import load_file
 
-import serve.runtime.bundle
+import serve.runtime.session
 from export import bundle as export_room
 from export.__main__ import main
 from export.bundle import INITIAL, export_bundle, probe_angle, restore_model
@@ -43,8 +43,11 @@ from export.parity.text import (
 from export.weights_file import set_weights
 from serve.ablation.apply import apply_ablation
 from serve.ablation.parse import parse_ablation
-from serve.manifest.read import GRAPH_FILE, MANIFEST_FILE, WEIGHTS_FILE, read_manifest
-from serve.runtime.bundle import Bundle, Device, Session
+from serve.manifest.page import GRAPH_FILE, MANIFEST_FILE, WEIGHTS_FILE
+from serve.manifest.read import read_manifest
+from serve.runtime.bundle import Bundle
+from serve.runtime.device import Device
+from serve.runtime.session import Session
 from serve.settings import SHIPPED
 from train.checkpoint import Tensors, find_checkpoint, read_checkpoint, write_checkpoint
 from train.data.text import load_text
@@ -290,7 +293,7 @@ def test_the_graph_points_at_the_very_bytes_of_its_weights(small: Exported) -> N
 
 def bodies(small: Exported, monkeypatch: pytest.MonkeyPatch) -> Session:
     """The session of a machine without a C compiler."""
-    monkeypatch.setattr(serve.runtime.bundle, "load", lambda: None)
+    monkeypatch.setattr(serve.runtime.session, "load", lambda: None)
     session = Session(small.folder, small.bundle.manifest, CPU, {})
     assert session.kernels == "standard operators"
     return session
@@ -546,7 +549,7 @@ def test_the_empty_ablation_is_the_plain_session_and_unchanged_weights_its_bits(
 def test_a_row_that_leaves_the_bodys_range_is_nan_and_its_mates_are_untouched(
     exported: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serve.runtime.bundle, "load", lambda: None)  # kernels have no range
+    monkeypatch.setattr(serve.runtime.session, "load", lambda: None)  # kernels have no range
     bundle = Bundle(exported("osm-rnn") / "bundle", CPU)
     wide = bundle.weights["input"].copy()
     wide[3] *= 1e4

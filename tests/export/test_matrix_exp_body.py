@@ -25,7 +25,7 @@ from export.graph.matrix_exp import (
     body_squarings,
     matrix_exp_function,
 )
-from serve.manifest.read import DOMAIN, OPSET, VERSION
+from serve.manifest.page import DOMAIN, OPSET, VERSION
 from train.groups.matrix_exp import matrix_exp
 
 Array = NDArray[Any]

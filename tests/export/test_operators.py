@@ -24,7 +24,7 @@ from onnx.reference import ReferenceEvaluator
 from scipy.linalg import expm
 
 from export.graph.operators import operator_functions
-from serve.manifest.read import DOMAIN, OPSET, VERSION
+from serve.manifest.page import DOMAIN, OPSET, VERSION
 from serve.native.library import load, status
 from train.groups.orthogonal import SO
 from train.layers.mixing import step

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-import serve.runtime.bundle
+import serve.runtime.session
 from export.parity.text import UNIFORM_STEPS
 from serve.native.library import load, status
-from serve.runtime.bundle import Bundle, Device
+from serve.runtime.bundle import Bundle
+from serve.runtime.device import Device
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]
@@ -39,7 +40,7 @@ def bundle(exported: Callable[[str], Path], request: pytest.FixtureRequest) -> I
     """A small model, its sampler by the kernel and by the body in the file."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "standard":
-            patch.setattr(serve.runtime.bundle, "load", lambda: None)
+            patch.setattr(serve.runtime.session, "load", lambda: None)
         elif load() is None:
             pytest.skip(status())
         found = Bundle(exported("tanh-rnn") / "bundle", Device("cpu", 1))

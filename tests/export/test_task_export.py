@@ -46,8 +46,10 @@ from export.parity.text import (
 from export.trials import choose_trials, probed_trials
 from serve.ablation.apply import apply_ablation
 from serve.ablation.parse import parse_ablation
-from serve.manifest.read import GRAPH_FILE, TRIALS_FILE, WEIGHTS_FILE
-from serve.runtime.bundle import Bundle, Device, Session
+from serve.manifest.page import GRAPH_FILE, TRIALS_FILE, WEIGHTS_FILE
+from serve.runtime.bundle import Bundle
+from serve.runtime.device import Device
+from serve.runtime.session import Session
 from serve.runtime.trials import run_trials, score_trials
 from train.checkpoint import find_checkpoint, read_checkpoint, write_checkpoint
 from train.model import Model, Weights, family_names

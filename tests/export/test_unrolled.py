@@ -18,15 +18,12 @@ from export.check import read_model
 from export.graph.unrolled import write_unrolled
 from export.parity.text import TOLERANCE, UNIFORM_STEPS, ParityError, largest_error
 from export.parity.unrolled import UNROLLED_SHAPES, measure_unrolled
-from serve.manifest.read import (
-    GRAPH_FILE,
-    MANIFEST_FILE,
-    UNROLLED_FILE,
-    describe_file,
-    read_manifest,
-)
-from serve.runtime.bundle import Bundle, Device, Session
+from serve.manifest.page import GRAPH_FILE, MANIFEST_FILE, UNROLLED_FILE
+from serve.manifest.read import describe_file, read_manifest
+from serve.runtime.bundle import Bundle
 from serve.runtime.checks import check_graph
+from serve.runtime.device import Device
+from serve.runtime.session import Session
 
 Arrays = dict[str, NDArray[Any]]
 

@@ -15,7 +15,8 @@ from safetensors.numpy import load_file
 from serve.ablation import ops
 from serve.engine.engine import Engine
 from serve.engine.stream import Life, Stream
-from serve.manifest.read import WEIGHTS_FILE, describe_file, read_manifest, write_manifest
+from serve.manifest.page import WEIGHTS_FILE
+from serve.manifest.read import describe_file, read_manifest, write_manifest
 from serve.models import Host
 from serve.queries.generate import open_writing
 from serve.runtime.bundle import Bundle, load_bundles

@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from serve.ablation.parse import ops_of
-from serve.manifest.read import Manifest, Target
+from serve.manifest.page import Manifest, Target
 
 KEYS: dict[str, dict[str, Any]] = {
     "schur": {"alpha": 0.7, "zero": ["RR", "C→R", "CC"]},

@@ -19,15 +19,8 @@ from hypothesis import strategies as st
 from train.data import files as text_file
 from train.data import named as named_texts
 from train.data import text as data
-from train.data.text import (
-    DataError,
-    Splits,
-    describe_unseen,
-    encode,
-    load_text,
-    make_vocabulary,
-    split,
-)
+from train.data.files import DataError
+from train.data.text import Splits, describe_unseen, encode, load_text, make_vocabulary, split
 
 BODY = b"First Citizen: speak!"
 WORDS = {  # a Penn Treebank of three parts, as its files look

@@ -17,10 +17,12 @@ import pytest
 from scipy.linalg import expm
 from where import Where, require, unrolled_copy
 
-from serve.manifest.read import GRAPH_FILE, UNROLLED_FILE, read_manifest
+from serve.manifest.page import GRAPH_FILE, UNROLLED_FILE
+from serve.manifest.read import read_manifest
 from serve.native.library import load, status
-from serve.runtime.bundle import Bundle, Session
+from serve.runtime.bundle import Bundle
 from serve.runtime.device import Device, DeviceError, cuda_device_present
+from serve.runtime.session import Session
 from serve.settings import SHIPPED
 
 ROOT = Path(__file__).parent.parent.parent

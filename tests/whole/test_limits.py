@@ -1,6 +1,7 @@
 """The limits of a server: each is named in the error that it ends in, over HTTP and gRPC."""
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 import grpc
@@ -11,24 +12,26 @@ import pytest
 from clients.errors import ServerError
 from clients.grpc_client import GrpcClient
 from clients.http_client import HttpClient
-from serve.engine.engine import Engine, Limits
+from serve.engine.engine import Engine
+from serve.engine.limits import Limits
 from serve.engine.stream import Life, Stream
-from serve.runtime.bundle import Bundle, Device
+from serve.runtime.bundle import Bundle
+from serve.runtime.device import Device
 from serve.settings import SHIPPED
-from serve.wire import prompts, requests
+from serve.wire import limits
 from serve.wire import torsor_pb2 as pb
 from serve.wire import torsor_pb2_grpc as rpc
-from serve.wire.limits import MAX_MESSAGE_BYTES, all_limits
+from serve.wire.limits import LIMITS, MAX_MESSAGE_BYTES, all_limits
 
 TANH = "tanh-rnn-shakespeare"
-LONG = "a" * (prompts.MAX_PROMPT_CHARACTERS + 1)
+LONG = "a" * (limits.MAX_PROMPT_CHARACTERS + 1)
 OVER: dict[str, tuple[str, dict[str, Any]]] = {  # limit: what is beyond it
     "max_prompt_characters": ("prompt", {"prompt": LONG}),
-    "max_tokens": ("max_tokens", {"max_tokens": requests.MAX_TOKENS + 1}),
-    "max_choices": ("n", {"n": requests.MAX_CHOICES + 1}),
-    "max_stops": ("stop", {"stop": ["a"] * (requests.MAX_STOPS + 1)}),
-    "max_stop_characters": ("stop", {"stop": ["a" * (requests.MAX_STOP_CHARACTERS + 1)]}),
-    "max_logprobs": ("logprobs", {"logprobs": requests.MAX_LOGPROBS + 1}),
+    "max_tokens": ("max_tokens", {"max_tokens": limits.MAX_TOKENS + 1}),
+    "max_choices": ("n", {"n": limits.MAX_CHOICES + 1}),
+    "max_stops": ("stop", {"stop": ["a"] * (limits.MAX_STOPS + 1)}),
+    "max_stop_characters": ("stop", {"stop": ["a" * (limits.MAX_STOP_CHARACTERS + 1)]}),
+    "max_logprobs": ("logprobs", {"logprobs": limits.MAX_LOGPROBS + 1}),
     "max_logprobs_total": ("logprobs", {"logprobs": 20, "max_tokens": 100_000}),
 }
 
@@ -54,7 +57,7 @@ def test_what_is_beyond_a_limit_names_it(server: Any, limit: str) -> None:
     answer = httpx.post(server.url + "/v1/completions", json=body, timeout=60)
     error = answer.json()["error"]
     assert answer.status_code == 400 and error["param"] == field
-    assert f"({limit})" in error["message"] and str(requests.LIMITS[limit]) in error["message"]
+    assert f"({limit})" in error["message"] and str(LIMITS[limit]) in error["message"]
     call = ask_grpc(server.grpc_address, pb.GenerateRequest(**body))
     assert call.code() is grpc.StatusCode.INVALID_ARGUMENT and call.details() == error["message"]
 
@@ -86,7 +89,7 @@ def test_our_client_names_the_limit_where_grpc_itself_refuses(server: Any) -> No
 
 def test_all_limits_are_shown_from_one_place(server: Any) -> None:
     page = httpx.get(server.url + "/v1/limits").json()
-    assert page == {"limits": all_limits(Limits()), "key": None}
+    assert page == {"limits": all_limits(asdict(Limits())), "key": None}
     with grpc.insecure_channel(server.grpc_address) as channel:
         stub: Any = rpc.TorsorStub(channel)  # type: ignore[no-untyped-call]  # generated
         models = stub.Models(pb.ModelsRequest()).models

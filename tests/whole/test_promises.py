@@ -20,7 +20,8 @@ from test_service import ASK, MODELS, OSM, complete, events, text_of
 from clients.grpc_client import GrpcClient
 from serve.engine.engine import Engine
 from serve.engine.stream import Stream
-from serve.runtime.bundle import Bundle, Device
+from serve.runtime.bundle import Bundle
+from serve.runtime.device import Device
 from serve.runtime.vocabulary import Vocabulary
 from serve.settings import SHIPPED
 from serve.wire import torsor_pb2 as pb

@@ -13,7 +13,8 @@ from clients.errors import TorsorError
 from clients.grpc_client import GrpcClient
 from clients.http_client import HttpClient
 from serve.models import Host
-from serve.runtime.bundle import Bundle, Device
+from serve.runtime.bundle import Bundle
+from serve.runtime.device import Device
 from serve.settings import SHIPPED
 from serve.wire import torsor_pb2 as pb
 from serve.wire import torsor_pb2_grpc as rpc

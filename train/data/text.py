@@ -20,8 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from train.data.files import DataError as DataError  # callers find it here
-from train.data.files import Notes, count, decode, read_file, unpack
+from train.data.files import DataError, Notes, count, decode, read_file, unpack
 from train.data.named import NAMED, load_ptb, load_shakespeare, python_docs, spell_words
 
 SYMBOLS = ("characters", "bytes")

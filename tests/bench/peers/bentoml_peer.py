@@ -17,7 +17,8 @@ import numpy as np
 import onnxruntime
 from safetensors.numpy import load_file
 
-from serve.manifest.read import GRAPH_FILE, WEIGHTS_FILE, read_manifest
+from serve.manifest.page import GRAPH_FILE, WEIGHTS_FILE
+from serve.manifest.read import read_manifest
 from serve.settings import SHIPPED
 
 ON_CUDA = os.environ.get("TORSOR_BENCH_DEVICE") == "cuda"

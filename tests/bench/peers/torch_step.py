@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from serve.manifest.read import WEIGHTS_FILE, read_manifest
+from serve.manifest.page import WEIGHTS_FILE
+from serve.manifest.read import read_manifest
 from serve.settings import SHIPPED
 from train.model import State, family
 

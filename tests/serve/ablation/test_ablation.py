@@ -15,7 +15,7 @@ from serve.ablation.apply import Applied, apply_ablation, removed_json, structur
 from serve.ablation.ops import Outcome
 from serve.ablation.parse import parse_ablation
 from serve.ablation.schur import couplings, frobenius, ordered_schur, split
-from serve.manifest.read import GraphSpec, Manifest, Parity, Target
+from serve.manifest.page import GraphSpec, Manifest, Parity, Target
 
 n = 12
 ALL = ("schur", "zero", "identity")

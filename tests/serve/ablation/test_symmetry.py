@@ -13,7 +13,7 @@ from export.targets import describe_symmetries, describe_targets, find_subspaces
 from serve.ablation import symmetry as room
 from serve.ablation.algebra import adjoint
 from serve.ablation.symmetry import DRAWS, act, draw
-from serve.manifest.read import Action, Symmetry
+from serve.manifest.page import Action, Symmetry
 from train.groups.by_name import group_names, make_group
 from train.layers.mixing import MIXINGS
 from train.model import Model, State, family

@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from serve.engine.engine import Engine, Limits
+from serve.engine.engine import Engine
+from serve.engine.limits import Limits
 from serve.engine.prefix_cache import StateCache
 from serve.engine.runner import Table
 from serve.engine.sampling import SamplingSettings
 from serve.engine.stream import Life, Stream
-from serve.runtime.bundle import Bundle, Device, Session, load_bundles
+from serve.runtime.bundle import Bundle, load_bundles
+from serve.runtime.device import Device
+from serve.runtime.session import Session
 from serve.runtime.vocabulary import Vocabulary
 from serve.settings import SHIPPED
 from serve.wire.errors import RequestError

@@ -14,11 +14,13 @@ from test_models import TANH, run, write
 
 from serve.ablation.ablation import Ablation, ablation_hash
 from serve.ablation.parse import parse_ablation
-from serve.engine.engine import Engine, Limits
+from serve.engine.engine import Engine
+from serve.engine.limits import Limits
 from serve.engine.scheduling import ABLATED_A_TICK, BACKGROUND_EVERY
 from serve.engine.stream import Life, Stream
 from serve.models import Host
-from serve.runtime.bundle import Bundle, Device
+from serve.runtime.bundle import Bundle
+from serve.runtime.device import Device
 from serve.settings import SHIPPED
 from serve.wire.errors import RequestError
 

@@ -11,10 +11,12 @@ import pytest
 
 from clients.grpc_client import GrpcClient
 from clients.http_client import HttpClient
-from serve.engine.engine import Engine, Limits
+from serve.engine.engine import Engine
+from serve.engine.limits import Limits
 from serve.engine.prefix_cache import CUTS, EVERY, UP_TO, Prefixes, StateCache
 from serve.engine.stream import Life, Stream
-from serve.runtime.bundle import Bundle, Device, load_bundles
+from serve.runtime.bundle import Bundle, load_bundles
+from serve.runtime.device import Device
 from serve.settings import SHIPPED
 
 NAMES = ("osm-rnn-shakespeare", "tanh-rnn-shakespeare")

@@ -11,16 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve.grpc_api import interceptor
-from serve.grpc_api.interceptor import (
-    MAX_MESSAGE_FIELDS,
-    SMALL_MESSAGE,
-    parse_message,
-    require_few_fields,
-)
+from serve.grpc_api.interceptor import SMALL_MESSAGE, parse_message, require_few_fields
 from serve.wire import open_inference_pb2 as inference_pb
 from serve.wire import torsor_pb2 as pb
 from serve.wire.errors import RequestError
-from serve.wire.open_inference import MAX_TENSORS
+from serve.wire.limits import MAX_MESSAGE_FIELDS, MAX_TENSORS
 
 GENERATE, INFER = "/torsor.v1.Torsor/Generate", "/inference.GRPCInferenceService/ModelInfer"
 GENERATED: Any = pb.GenerateRequest.DESCRIPTOR

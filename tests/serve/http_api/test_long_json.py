@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve.http_api.body import MAX_JSON_NUMBERS, MAX_JSON_PARTS, Weight
+from serve.http_api.body import Weight
 from serve.http_api.responses import SLICE, json_parts, json_text
 from serve.wire import torsor_pb2 as pb
 from serve.wire import torsor_pb2_grpc as rpc
+from serve.wire.limits import MAX_JSON_NUMBERS, MAX_JSON_PARTS
 
 values = st.recursive(
     st.none()

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from serve.engine.sampling import uniforms
 from serve.offload import BoundedWorker
-from serve.runtime.bundle import Bundle, Device
+from serve.runtime.bundle import Bundle
+from serve.runtime.device import Device
 from serve.runtime.trials import run_trials
 from serve.runtime.vocabulary import Vocabulary
 from serve.settings import SHIPPED

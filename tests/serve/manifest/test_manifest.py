@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve.manifest.read import (
+from serve.manifest.page import (
     FORMAT,
     GRAPH_FILE,
     IR_VERSION,
@@ -19,7 +19,6 @@ from serve.manifest.read import (
     VERSION,
     WEIGHTS_FILE,
     Action,
-    BundleError,
     FileSpec,
     GraphSpec,
     Manifest,
@@ -32,12 +31,15 @@ from serve.manifest.read import (
     TensorSpec,
     TrialsSpec,
     UnrolledCase,
+)
+from serve.manifest.read import (
     describe_file,
     manifest_bytes,
     parse_manifest,
     read_manifest,
     write_manifest,
 )
+from serve.manifest.values import BundleError
 
 GOLDEN = """\
 {
@@ -550,8 +552,8 @@ WRONG: list[tuple[str, tuple[str | int, ...], Any, str]] = [
     ("num_parameters", ("num_parameters",), "21", "found '21', expected int"),
     ("vocabulary", ("vocabulary",), "ab", "found 'ab', expected tuple[str, ...]"),
     ("vocabulary[1]", ("vocabulary", 1), 7, "found 7, expected str"),
-    ("task", ("task",), "copy", "found 'copy', expected serve.manifest.page.TaskSpec | None"),
-    ("states", ("states",), {}, "found {}, expected tuple[serve.manifest.page.StateSpec, ...]"),
+    ("task", ("task",), "copy", "found 'copy', expected TaskSpec | None"),
+    ("states", ("states",), {}, "found {}, expected tuple[StateSpec, ...]"),
     ("states[0]", ("states", 0), "H", "found 'H', expected StateSpec"),
     ("states[0].shape[1]", ("states", 0, "shape", 1), "d", "found 'd', expected int"),
     ("graph", ("graph",), [], "found [], expected GraphSpec"),
@@ -568,7 +570,7 @@ WRONG: list[tuple[str, tuple[str | int, ...], Any, str]] = [
     ("parity.tolerance", ("parity", "tolerance"), float("nan"), "found nan, expected float"),
     ("parity.tolerance", ("parity", "tolerance"), float("inf"), "found inf, expected float"),
     ("parity.tolerance", ("parity", "tolerance"), 10**400, "found 1000"),
-    ("files", ("files",), [], "found [], expected dict[str, serve.manifest.page.FileSpec]"),
+    ("files", ("files",), [], "found [], expected dict[str, FileSpec]"),
     ("files.model.onnx", ("files", GRAPH_FILE), 5, "found 5, expected FileSpec"),
     ("files.model.onnx.size", ("files", GRAPH_FILE, "size"), "5", "found '5', expected int"),
 ]

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from test_operators import evaluate, matrix_feeds, needs_kernels, token_feeds
 
-import serve.runtime.bundle as runtime
+import serve.runtime.session as runtime
 from serve.native.build import BuildError, build_cuda
 from serve.native.library import load, status
-from serve.runtime.bundle import Device
+from serve.runtime.device import Device
 
 ROOT = Path(__file__).parent.parent.parent.parent
 

@@ -18,13 +18,15 @@ from clients.frames import rows_of, to_pandas
 from clients.grpc_client import GrpcClient
 from clients.http_client import AsyncHttpClient, HttpClient
 from clients.query_results import read_compare
-from serve.manifest.read import WEIGHTS_FILE
+from serve.manifest.page import WEIGHTS_FILE
 from serve.models import Host
 from serve.queries.compare import compare
-from serve.runtime.bundle import Bundle, Device
+from serve.runtime.bundle import Bundle
+from serve.runtime.device import Device
 from serve.settings import SHIPPED
 from serve.wire.errors import RequestError
-from serve.wire.queries import MAX_COMPARED, CompareRequest
+from serve.wire.limits import MAX_COMPARED
+from serve.wire.queries import CompareRequest
 
 OSM, TANH = "osm-rnn-shakespeare", "tanh-rnn-shakespeare"
 CC: dict[str, Any] = {"target": "recurrent", "op": "schur", "alpha": 0.9, "zero": ["CC"]}

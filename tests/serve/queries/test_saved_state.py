@@ -20,9 +20,11 @@ from clients.http_client import HttpClient
 from serve.engine.engine import Engine
 from serve.engine.sampling import SamplingSettings
 from serve.engine.stream import Life, Opening, Stream
-from serve.manifest.read import Manifest, read_manifest
+from serve.manifest.page import Manifest
+from serve.manifest.read import read_manifest
 from serve.queries.saved_state import _sign, decode_state, encode_state, read_key
-from serve.runtime.bundle import Bundle, Device, load_bundles
+from serve.runtime.bundle import Bundle, load_bundles
+from serve.runtime.device import Device
 from serve.runtime.vocabulary import Vocabulary
 from serve.settings import SHIPPED
 from serve.wire.errors import RequestError

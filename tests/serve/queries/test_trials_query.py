@@ -23,16 +23,17 @@ from clients.errors import ServerError
 from clients.grpc_client import GrpcClient
 from clients.http_client import AsyncHttpClient, HttpClient
 from clients.query_results import read_trials
-from serve.manifest.read import TaskSpec
-from serve.models import MAX_QUEUED_TRIALS, Host
+from serve.manifest.page import TaskSpec
+from serve.models import Host
 from serve.queries import intervals as bootstrap
 from serve.queries.intervals import contrast, resample_counts, scores
-from serve.queries.trial_data import MAX_TRIAL_BYTES
 from serve.queries.trials import answer_trials, measure, task_of
-from serve.runtime.bundle import Bundle, Device
+from serve.runtime.bundle import Bundle
+from serve.runtime.device import Device
 from serve.runtime.trials import Trials, run_trials, score_trials
 from serve.settings import SHIPPED
 from serve.wire.errors import RequestError
+from serve.wire.limits import MAX_QUEUED_TRIALS, MAX_TRIAL_BYTES
 from serve.wire.queries import TrialsRequest, UploadedTrials
 from train.settings import Settings
 from train.tasks.task import make_task

@@ -19,27 +19,14 @@ from safetensors.numpy import load_file
 
 from serve.ablation.ablation import Ablation, AblationError, Edit, ablation_hash
 from serve.ablation.symmetry import act, draw
-from serve.manifest.read import (
-    GRAPH_FILE,
-    MANIFEST_FILE,
-    WEIGHTS_FILE,
-    BundleError,
-    Manifest,
-    describe_file,
-    read_manifest,
-    write_manifest,
-)
-from serve.runtime import bundle as runtime
-from serve.runtime.bundle import (
-    Bundle,
-    Device,
-    DeviceError,
-    Session,
-    choose_device,
-    cuda_device_present,
-    load_bundles,
-)
+from serve.manifest.page import GRAPH_FILE, MANIFEST_FILE, WEIGHTS_FILE, Manifest
+from serve.manifest.read import describe_file, read_manifest, write_manifest
+from serve.manifest.values import BundleError
+from serve.runtime import session as runtime
+from serve.runtime.bundle import Bundle, load_bundles
 from serve.runtime.checks import check_weights
+from serve.runtime.device import Device, DeviceError, cuda_device_present
+from serve.runtime.session import Session, choose_device
 from serve.settings import SHIPPED
 
 Array = NDArray[Any]

@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
-from serve.manifest.read import TRIALS_FILE, BundleError, Manifest, TaskSpec, describe_file
+from serve.manifest.page import TRIALS_FILE, Manifest, TaskSpec
+from serve.manifest.read import describe_file
 from serve.manifest.read import write_manifest as write
-from serve.runtime.bundle import Bundle, Device
+from serve.manifest.values import BundleError
+from serve.runtime.bundle import Bundle
 from serve.runtime.checks import check_trials
+from serve.runtime.device import Device
 from serve.runtime.trials import Trials, run_trials, score_trials
 from train.settings import Settings
 from train.tasks.task import Trials as Tensors

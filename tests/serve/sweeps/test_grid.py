@@ -5,13 +5,15 @@ from typing import Any
 
 import pytest
 
-from serve.manifest.read import Manifest, read_manifest
+from serve.manifest.page import Manifest
+from serve.manifest.read import read_manifest
 from serve.settings import SHIPPED
 from serve.sweeps.grid import expand, name_of, span
 from serve.sweeps.runner import control_of, seeds_of, summary_of
 from serve.wire.errors import RequestError
-from serve.wire.queries import MAX_POINTS, Grid, SweepRequest
-from serve.wire.requests import MAX_SEED, parse_request
+from serve.wire.limits import MAX_POINTS, MAX_SEED
+from serve.wire.queries import Grid, SweepRequest
+from serve.wire.requests import parse_request
 
 SCHUR = {"target": "recurrent", "op": "schur", "alpha": "$alpha", "zero": "$zero"}
 AXES = {"alpha": [0.85, 1.0], "zero": [["CC"], ["CC", "C→R"]]}

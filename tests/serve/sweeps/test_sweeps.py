@@ -23,8 +23,9 @@ from clients.sweep_results import Sweep, SweepPoint, SweepPoints, point_page
 from serve.gateway.keys import add_key
 from serve.settings import SHIPPED
 from serve.sweeps.folder import FolderBusy
-from serve.sweeps.store import FILE, MAX_SWEEPS, NewSweep, StoreError, SweepStore
+from serve.sweeps.store import FILE, NewSweep, StoreError, SweepStore
 from serve.wire.errors import RequestError
+from serve.wire.limits import MAX_SWEEPS
 
 OSM, TANH = "osm-rnn-shakespeare", "tanh-rnn-shakespeare"
 TEXT = "First Citizen:\nBefore we proceed any further, hear me speak.\n" * 4
