@@ -15,7 +15,7 @@ from typing import Any, Self
 from serve.wire.errors import RequestError
 
 
-class Cancelling(ABC):
+class CancelScope(ABC):
     """A context whose `cancel` ends its inside; the cancellation ends with it, as a timeout's does.
 
     What comes from elsewhere passes. `_begin` and `_end` are called on the way in and out.
@@ -58,7 +58,7 @@ class Cancelling(ABC):
     def _end(self) -> None: ...
 
 
-class Patience(Cancelling):
+class WriteTimeout(CancelScope):
     """A context whose inside is cancelled once one of its writes has waited for so long.
 
     Looked at four times in that span, so a write costs two readings of a clock and no timer.

@@ -14,7 +14,7 @@ Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 
-class Recent(Generic[Key, Value]):
+class LruCache(Generic[Key, Value]):
     """Values by key, within `max_bytes`; 0 keeps none. The least recently used go first."""
 
     def __init__(self, max_bytes: int) -> None:

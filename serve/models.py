@@ -17,11 +17,11 @@ from serve.ablation.ablation import Ablation, AblationError
 from serve.ablation.apply import decompose, structure
 from serve.ablation.parse import parse_ablation
 from serve.engine.engine import Engine
-from serve.engine.limits import Limits
-from serve.lru_cache import Recent
+from serve.engine.limits import EngineLimits
+from serve.lru_cache import LruCache
 from serve.manifest.values import BundleError
-from serve.offload import BoundedWorker
-from serve.runtime.bundle import Bundle, Owned, Variant
+from serve.offload import BoundedExecutor
+from serve.runtime.bundle import AblatedModel, Bundle, CacheKey
 from serve.runtime.device import Device, DeviceError
 from serve.runtime.vocabulary import Vocabulary
 from serve.wire.errors import RequestError, invalid
@@ -36,31 +36,31 @@ from serve.wire.preview import shown
 MAX_WARM_SIZE = 512  # rows of a matrix that is decomposed before anybody asks
 
 
-class Host:
+class Models:
     """The served models. `bundles` in the order of the command line; the first is the default."""
 
     def __init__(
         self,
         bundles: dict[str, Bundle],
-        limits: Limits | None = None,
+        limits: EngineLimits | None = None,
         state_key: bytes | None = None,  # that saved states are signed with; None: of this process
     ) -> None:
         self.bundles, self.state_key = dict[str, Bundle](), state_key or secrets.token_bytes(32)
         self._device = next((b.device for b in bundles.values()), Device("cpu", 1))
         texts = [b for b in bundles.values() if b.manifest.task is None]
         self.engine = Engine(texts, limits)
-        self.sessions = Recent[Owned, Variant](self.engine.limits.ablation_cache_bytes)
+        self.sessions = LruCache[CacheKey, AblatedModel](self.engine.limits.ablation_cache_bytes)
         self.vocabularies: dict[str, Vocabulary] = {}
         # Decompositions and sessions are made here, off the event loop and off the engine.
-        self._worker = BoundedWorker(
+        self._worker = BoundedExecutor(
             "ablations are being prepared", MAX_QUEUED_ABLATIONS, "max_queued_ablations"
         )
         # Single runs for clients that keep the state themselves: one at a time beside the engine.
-        self.inference = BoundedWorker(
+        self.inference = BoundedExecutor(
             "inferences are waiting", MAX_QUEUED_INFERENCES, "max_queued_inferences"
         )
         # Trials of tasks, in many runs: one query at a time beside the engine.
-        self.trials = BoundedWorker("trials are waiting", MAX_QUEUED_TRIALS, "max_queued_trials")
+        self.trials = BoundedExecutor("trials are waiting", MAX_QUEUED_TRIALS, "max_queued_trials")
         self.baselines: WeakKeyDictionary[Bundle, Any] = WeakKeyDictionary()  # of their own trials
         self._structures: WeakKeyDictionary[Bundle, list[dict[str, Any]]] = WeakKeyDictionary()
         self._warming = set[asyncio.Task[None]]()
@@ -143,7 +143,7 @@ class Host:
             )
         return bundle
 
-    async def variant(self, bundle: Bundle, ablation: dict[str, Any] | None) -> Variant:
+    async def variant(self, bundle: Bundle, ablation: dict[str, Any] | None) -> AblatedModel:
         """The model under an ablation; `RequestError` names the edit that doesn't fit."""
         if ablation is None:
             return bundle.plain
@@ -210,7 +210,7 @@ class Host:
             ],
         }
 
-    def _make_variant(self, bundle: Bundle, ablation: Ablation) -> Variant:
+    def _make_variant(self, bundle: Bundle, ablation: Ablation) -> AblatedModel:
         made = bundle.num_made
         variant = bundle.variant(ablation)
         self._count_sessions(bundle.num_made - made)

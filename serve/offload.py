@@ -17,7 +17,7 @@ from serve.wire.limits import MAX_QUEUED_LARGE
 Result = TypeVar("Result")
 
 
-class BoundedWorker:
+class BoundedExecutor:
     """Runs one function after the other, off the event loop; a full queue is an error."""
 
     def __init__(self, what: str, max_queued: int, limit: str) -> None:
@@ -58,10 +58,10 @@ class BoundedWorker:
 LARGE = 1 << 18  # bytes, above which a request is read and checked in a thread
 
 
-_worker = BoundedWorker("large requests are being read", MAX_QUEUED_LARGE, "max_queued_large")
+_worker = BoundedExecutor("large requests are being read", MAX_QUEUED_LARGE, "max_queued_large")
 
 
-async def by_size(
+async def offload_if_large(
     size: int, function: Callable[..., Result], *arguments: Any, small: int = LARGE
 ) -> Result:
     """The result of a function, called here if `size` is at most `small` (bytes), else in a thread.

@@ -28,15 +28,15 @@ from serve.bento.native_api import native_routes, score_page, text_stream
 from serve.bento.patches import decline_upgrades, leave_out_timers
 from serve.bento.process import prepare_process, resume_collections, spare_collections
 from serve.bento.supervisor import is_worker, leave_hangups, stop_supervisor, teach_supervisor
-from serve.engine.limits import Limits
-from serve.gateway.admission import Entrance, Gate
+from serve.engine.limits import EngineLimits
+from serve.gateway.admission import Gateway, KeyLimits
 from serve.gateway.keys import read_keys
 from serve.gateway.log import configure_log
 from serve.gateway.tls import check_tls, grpc_credentials
 from serve.gateway.tracing import bento_tracing
 from serve.grpc_api.servicer import set_serving, start_grpc_server
 from serve.http_api.app import make_app
-from serve.http_api.middleware import HttpEntrance, direct_paths
+from serve.http_api.middleware import GatewayMiddleware, direct_paths
 from serve.http_api.models import add_management, add_tokenizer
 from serve.http_api.openapi import add_docs
 from serve.http_api.responses import or_error
@@ -44,7 +44,7 @@ from serve.kserve.grpc import add_open_inference
 from serve.kserve.http import add_open_inference_paths
 from serve.manifest.read import read_manifest
 from serve.manifest.values import BundleError
-from serve.models import Host
+from serve.models import Models
 from serve.native.library import status
 from serve.queries.saved_state import read_key
 from serve.runtime.bundle import load_bundles
@@ -71,14 +71,14 @@ STREAMING = [
     "generate",
 ]  # BentoML would open a trace span for every chunk
 
-_hosts: list[Host] = []  # the one host of this process, while it is up
+_up: list[Models] = []  # the models of this process, while it is up
 
 
-def current_host() -> Host:
-    """The host; `RequestError` before it is up and after it is down."""
-    if not _hosts:
+def current_models() -> Models:
+    """The served models; `RequestError` before it is up and after it is down."""
+    if not _up:
         raise RequestError("unavailable", "the server is starting or has stopped; try again")
-    return _hosts[0]
+    return _up[0]
 
 
 def checked_settings() -> Settings:
@@ -96,7 +96,7 @@ def checked_settings() -> Settings:
         choose_device(settings.device, settings.num_threads)
         read_key(settings.state_key)
         check_data_folder(settings.data_folder)
-        ENTRANCE.gate = Gate(read_keys(Path(settings.keys)) if settings.keys else ())
+        GATEWAY.gate = KeyLimits(read_keys(Path(settings.keys)) if settings.keys else ())
         if settings.tls_cert:
             check_tls(settings.tls_cert, settings.tls_key)
     except ValueError as error:
@@ -114,7 +114,7 @@ class HealthMiddleware:
         """Answer, or hand on."""
         if scope["type"] != "http" or scope["path"] not in ("/livez", "/readyz"):
             return await self._app(scope, receive, send)
-        status = _hosts[0].readiness() if _hosts else {"ready": False, "models": []}
+        status = _up[0].readiness() if _up else {"ready": False, "models": []}
         good = status["ready"] if scope["path"] == "/readyz" else _alive()
         await JSONResponse(status, 200 if good else 503)(scope, receive, send)
 
@@ -123,11 +123,11 @@ teach_supervisor()
 leave_hangups()
 leave_out_timers()
 decline_upgrades()
-ENTRANCE = Entrance()
+GATEWAY = Gateway()
 SETTINGS = checked_settings()
-APP = make_app(current_host, (add_sweep_paths,))
+APP = make_app(current_models, (add_sweep_paths,))
 for add_paths in (add_tokenizer, add_open_inference_paths, add_management, add_metrics, add_docs):
-    add_paths(APP, current_host)
+    add_paths(APP, current_models)
 
 
 @bentoml.service(
@@ -145,9 +145,9 @@ class Torsor:
     def __init__(self) -> None:
         configure_log(SETTINGS.log_format)
         prepare_process()
-        ENTRANCE.tracing = bento_tracing()
+        GATEWAY.tracing = bento_tracing()
         bundles = load_or_give_up(SETTINGS)
-        limits = Limits(
+        limits = EngineLimits(
             max_streams=SETTINGS.max_streams,
             max_waiting=SETTINGS.max_waiting,
             queue_timeout_s=SETTINGS.queue_timeout_s,
@@ -156,28 +156,28 @@ class Torsor:
             state_cache_bytes=SETTINGS.state_cache_mb << 20,
             ablation_cache_bytes=SETTINGS.ablation_cache_mb << 20,
         )
-        self._host = Host(bundles, limits, read_key(SETTINGS.state_key))
-        self._host.start()
+        self._models = Models(bundles, limits, read_key(SETTINGS.state_key))
+        self._models.start()
         spare_collections()
         self._grpc: Any = None
         self._checks: Any = None
         self._draining = False
-        _hosts.append(self._host)
+        _up.append(self._models)
 
     @bentoml.on_startup
     async def start(self) -> None:
         """Start gRPC, and drain both servers together on SIGTERM and SIGINT."""
-        self._sweeps = Sweeps(self._host, data_folder(SETTINGS.data_folder))
-        keep_sweeps(self._host, self._sweeps)
+        self._sweeps = Sweeps(self._models, data_folder(SETTINGS.data_folder))
+        keep_sweeps(self._models, self._sweeps)
         self._sweeps.start()
         if SETTINGS.grpc_port:
             address = f"{SETTINGS.grpc_host}:{SETTINGS.grpc_port}"
             credentials = grpc_credentials(SETTINGS.tls_cert, SETTINGS.tls_key)
             try:
                 self._grpc, self._checks = await start_grpc_server(
-                    self._host,
+                    self._models,
                     address,
-                    ENTRANCE,
+                    GATEWAY,
                     credentials,
                     (add_open_inference,),
                     SweepServicer,
@@ -188,8 +188,8 @@ class Torsor:
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._drain_before(number, asyncio.get_running_loop())
 
-        self._watch = asyncio.create_task(end_when_useless(self._host, os.getppid()))
-        self._host.warm(*self._host.bundles.values())
+        self._watch = asyncio.create_task(end_when_useless(self._models, os.getppid()))
+        self._models.warm(*self._models.bundles.values())
 
     @bentoml.on_shutdown
     async def stop(self) -> None:
@@ -198,21 +198,21 @@ class Torsor:
         await self._sweeps.stop()
         if self._grpc is not None:
             await self._grpc.stop(0)
-        _hosts.remove(self._host)
-        self._host.close()
+        _up.remove(self._models)
+        self._models.close()
 
     @bentoml.api(input_spec=TextRequest)
     async def generate(self, **fields: Any) -> str:
         """The text of one prompt, as it is written."""
         request = TextRequest.model_construct(**fields)
-        stream: Any = await or_error(_request(), text_stream(self._host, _request(), request))
+        stream: Any = await or_error(_request(), text_stream(self._models, _request(), request))
         return stream  # type: ignore[no-any-return]
 
     @bentoml.api(input_spec=ScoreRequest)
     async def score(self, **fields: Any) -> dict[str, Any]:
         """Bits per character of a text, with an ablation beside the plain model."""
         request = ScoreRequest.model_construct(**fields)
-        page: Any = await or_error(_request(), score_page(self._host, _request(), request))
+        page: Any = await or_error(_request(), score_page(self._models, _request(), request))
         return page  # type: ignore[no-any-return]
 
     def _drain_before(self, number: int, loop: asyncio.AbstractEventLoop) -> None:
@@ -226,7 +226,7 @@ class Torsor:
 
         def handle(signum: int, frame: Any) -> None:
             if self._draining:  # the streams end now, and with them the drain
-                threading.Thread(target=self._host.engine.stop, daemon=True).start()
+                threading.Thread(target=self._models.engine.stop, daemon=True).start()
                 return
             self._draining = True
             after = functools.partial(close, signum, None)
@@ -239,7 +239,7 @@ class Torsor:
             await self._sweeps.stop()  # the next server goes on with them
         except Exception:  # such as a full disk: the streams must end well for all that
             log.exception("the sweeps did not stop well")
-        drain: Callable[[float], None] = self._host.engine.drain
+        drain: Callable[[float], None] = self._models.engine.drain
         engine = asyncio.get_running_loop().run_in_executor(None, drain, SETTINGS.grace_s)
         try:
             if self._grpc is not None:
@@ -252,10 +252,10 @@ class Torsor:
             after()
 
 
-async def end_when_useless(host: Host, parent: int) -> None:
+async def end_when_useless(models: Models, parent: int) -> None:
     """End this process once its supervisor is gone, which would hold device and port for ever, or
     its engine has failed: the supervisor then starts another one."""
-    while os.getppid() == parent and not host.engine.failed:
+    while os.getppid() == parent and not models.engine.failed:
         await asyncio.sleep(WATCH_S)
     signal.raise_signal(signal.SIGTERM)
 
@@ -282,16 +282,16 @@ def _request() -> Any:
 
 
 def _alive() -> bool:
-    return bool(_hosts) and _hosts[0].engine.alive
+    return bool(_up) and _up[0].engine.alive
 
 
 # Clients read `generate` piece by piece. BentoML itself would see that in a generator only, whose
 # errors after the first piece it swallows; see serve/bento/native_api.py.
 Torsor.apis["generate"].is_stream = True  # type: ignore[attr-defined]
 Torsor.add_asgi_middleware(  # type: ignore[attr-defined]
-    HttpEntrance,
-    entrance=ENTRANCE,
-    direct=functools.partial(direct_paths, APP, native_routes(current_host)),
+    GatewayMiddleware,
+    gateway=GATEWAY,
+    direct=functools.partial(direct_paths, APP, native_routes(current_models)),
 )
 Torsor.add_asgi_middleware(HealthMiddleware)  # type: ignore[attr-defined]
 if not is_worker():  # which has more to import, and comes to `spare_collections`

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import settings
 from servers import free_port
 
-from serve.models import Host
+from serve.models import Models
 from serve.runtime.bundle import load_bundles
 from serve.runtime.device import Device
 from serve.settings import SHIPPED
@@ -243,9 +243,9 @@ def keyed(
 
 
 @pytest.fixture(scope="module")
-def host() -> Iterator[Host]:
+def host() -> Iterator[Models]:
     """The tanh-rnn that ships, served in this process."""
-    host = Host(load_bundles([SHIPPED / "tanh-rnn-shakespeare"], "cpu", 1))
+    host = Models(load_bundles([SHIPPED / "tanh-rnn-shakespeare"], "cpu", 1))
     host.start()
     yield host
     host.close()

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from serve.ablation import schur
 from serve.ablation.ablation import AblationError, Edit
 from serve.ablation.schur import Floats, Schur, Spectrum, frobenius
-from serve.lru_cache import Recent
+from serve.lru_cache import LruCache
 from serve.manifest.values import Json
 
 Generator = np.random.Generator
@@ -220,7 +220,7 @@ OPERATIONS: dict[str, Operation] = {
 
 MAX_BYTES = 64 << 20  # of T and Q
 
-forms = Recent[bytes, Schur](MAX_BYTES)  # of this process
+forms = LruCache[bytes, Schur](MAX_BYTES)  # of this process
 
 
 def ordered_schur(W: NDArray[Any]) -> Schur:

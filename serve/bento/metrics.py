@@ -10,12 +10,12 @@ from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from serve.models import Host
+from serve.models import Models
 
 
-def add_metrics(app: FastAPI, host_of: Callable[[], Host]) -> None:
-    """Add the path; it answers whether there is a host or not."""
-    del host_of
+def add_metrics(app: FastAPI, models_of: Callable[[], Models]) -> None:
+    """Add the path; it answers whether there are models or not."""
+    del models_of
 
     @app.get("/metrics", include_in_schema=False)
     async def metrics() -> Response:

@@ -13,26 +13,26 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from serve.http_api.body import parse_body, read_body
-from serve.http_api.disconnect import unless_gone
+from serve.http_api.disconnect import cancel_on_disconnect
 from serve.http_api.responses import json_response
-from serve.models import Host
-from serve.queries.generate import Writing, open_writing
+from serve.models import Models
+from serve.queries.generate import Generation, open_generation
 from serve.queries.score import score
 from serve.wire.requests import ScoreRequest, TextRequest
 
 NOTHING = b"{}"  # as which BentoML reads no body
 
 
-def native_routes(host_of: Callable[[], Host]) -> list[Route]:
+def native_routes(models_of: Callable[[], Models]) -> list[Route]:
     """The paths of the service's methods."""
 
     async def generate(http: Request) -> Response:
         content = await read_body(http) or NOTHING
-        return await text_stream(host_of(), http, await parse_body(content, TextRequest))
+        return await text_stream(models_of(), http, await parse_body(content, TextRequest))
 
     async def score_text(http: Request) -> Response:
         content = await read_body(http) or NOTHING
-        return await score_page(host_of(), http, await parse_body(content, ScoreRequest))
+        return await score_page(models_of(), http, await parse_body(content, ScoreRequest))
 
     return [
         Route("/generate", generate, methods=["POST"]),
@@ -40,29 +40,29 @@ def native_routes(host_of: Callable[[], Host]) -> list[Route]:
     ]
 
 
-async def text_stream(host: Host, http: Request, request: TextRequest) -> Response:
+async def text_stream(models: Models, http: Request, request: TextRequest) -> Response:
     """The text of one prompt in pieces."""
-    writing = await unless_gone(http, open_writing(host, request))
-    texts = _texts(writing)
+    generation = await cancel_on_disconnect(http, open_generation(models, request))
+    texts = _texts(generation)
     try:
-        first = await unless_gone(http, _next(texts))
+        first = await cancel_on_disconnect(http, _next(texts))
     except BaseException:
-        writing.close()
+        generation.close()
         raise
     return StreamingResponse(_after(first, texts), media_type="text/plain")
 
 
-async def score_page(host: Host, http: Request, request: ScoreRequest) -> Response:
+async def score_page(models: Models, http: Request, request: ScoreRequest) -> Response:
     """The score of a text."""
-    return await json_response(await unless_gone(http, score(host, request)))
+    return await json_response(await cancel_on_disconnect(http, score(models, request)))
 
 
-async def _texts(writing: Writing) -> AsyncIterator[str]:
+async def _texts(generation: Generation) -> AsyncIterator[str]:
     try:
-        async for piece in writing.pieces():
-            yield piece.text
+        async for chunk in generation.pieces():
+            yield chunk.text
     finally:
-        writing.close()
+        generation.close()
 
 
 async def _next(texts: AsyncIterator[str]) -> str:

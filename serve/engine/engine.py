@@ -21,10 +21,10 @@ from collections.abc import Iterable
 
 from serve import metrics
 from serve.engine.health import Health
-from serve.engine.limits import Limits, overdue
-from serve.engine.prefix_cache import StateCache
-from serve.engine.runner import Table
-from serve.engine.scheduling import Turns, Waiting
+from serve.engine.limits import EngineLimits, overdue
+from serve.engine.prefix_cache import PrefixCache
+from serve.engine.runner import BatchRunner
+from serve.engine.scheduling import AdmissionQueue, Scheduler
 from serve.engine.stream import Life, Stream
 from serve.runtime.bundle import Bundle
 from serve.wire.errors import RequestError
@@ -40,14 +40,14 @@ MAX_UNREAD = 1024  # characters; a stream whose client reads no faster rests
 class Engine:
     """Runs streams until they end; `submit` and `cancel` may be called from any thread."""
 
-    def __init__(self, bundles: Iterable[Bundle], limits: Limits | None = None) -> None:
-        self.limits = limits or Limits()
-        self.cache = StateCache(self.limits.state_cache_bytes)
-        self._tables: dict[Bundle, Table] = {}
-        self._background: dict[Bundle, Table] = {}  # of the streams of sweeps
+    def __init__(self, bundles: Iterable[Bundle], limits: EngineLimits | None = None) -> None:
+        self.limits = limits or EngineLimits()
+        self.cache = PrefixCache(self.limits.state_cache_bytes)
+        self._tables: dict[Bundle, BatchRunner] = {}
+        self._background: dict[Bundle, BatchRunner] = {}  # of the streams of sweeps
         self._retired: set[Bundle] = set()
         self.health = Health()
-        self._waiting, self._turns = Waiting(self.limits), Turns()
+        self._waiting, self._scheduler = AdmissionQueue(self.limits), Scheduler()
         self._running: list[Stream] = []
         self._looks_at = 0.0  # when to look for the overdue next
         self._wake = threading.Condition()
@@ -93,8 +93,8 @@ class Engine:
 
     def add(self, bundle: Bundle) -> None:
         """Take streams of a bundle from now on."""
-        background = Table(bundle, self.limits.max_background, self.cache)
-        live = Table(bundle, self.limits.max_streams, self.cache)
+        background = BatchRunner(bundle, self.limits.max_background, self.cache)
+        live = BatchRunner(bundle, self.limits.max_streams, self.cache)
         with self._wake:
             self._background[bundle], self._tables[bundle] = background, live
 
@@ -158,7 +158,7 @@ class Engine:
         started = time.perf_counter()
         self._drop_retired()
         touched = self._drop_dead() + self._admit()
-        for group in self._turns.pick(self._groups()):
+        for group in self._scheduler.pick(self._groups()):
             self._advance(group)
             touched += group
         self._release()
@@ -256,7 +256,7 @@ class Engine:
         stream.life = Life.RUNNING
         return True
 
-    def _table(self, stream: Stream) -> Table:
+    def _table(self, stream: Stream) -> BatchRunner:
         return (self._background if stream.background else self._tables)[stream.bundle]
 
     def _groups(self) -> list[list[Stream]]:

@@ -8,7 +8,7 @@ from serve.wire.limits import UNREAD_TIMEOUT_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class EngineLimits:
     """What one engine takes on."""
 
     max_streams: int = 256  # running at once, per bundle
@@ -26,7 +26,7 @@ class Limits:
     ablation_cache_bytes: int = 256 << 20  # of sessions of ablated models
 
 
-def overdue(stream: Stream, limits: Limits, now: float) -> RequestError | None:
+def overdue(stream: Stream, limits: EngineLimits, now: float) -> RequestError | None:
     """Why a stream must end now, by the name of the limit; None if it needn't.
 
     A background stream waits for its turn as long as live ones need: only its reader can be late.
@@ -35,7 +35,7 @@ def overdue(stream: Stream, limits: Limits, now: float) -> RequestError | None:
     return late or _unread(stream, limits, now)
 
 
-def _late(stream: Stream, limits: Limits, now: float) -> RequestError | None:
+def _late(stream: Stream, limits: EngineLimits, now: float) -> RequestError | None:
     age = now - stream.created
     if stream.life is Life.WAITING and age > limits.queue_timeout_s:
         return RequestError(
@@ -59,7 +59,7 @@ def _late(stream: Stream, limits: Limits, now: float) -> RequestError | None:
     return None
 
 
-def _unread(stream: Stream, limits: Limits, now: float) -> RequestError | None:
+def _unread(stream: Stream, limits: EngineLimits, now: float) -> RequestError | None:
     rested = now - stream.resting_since if stream.resting_since else 0.0
     if rested > limits.unread_timeout_s:
         return RequestError(

@@ -37,7 +37,7 @@ class Prefixes:
         return self._digest.digest()
 
 
-class StateCache:
+class PrefixCache:
     """States by (weights, prefix), within `max_bytes`; 0 keeps none."""
 
     def __init__(self, max_bytes: int) -> None:

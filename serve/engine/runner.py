@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serve import metrics
-from serve.engine.prefix_cache import Prefixes, StateCache
+from serve.engine.prefix_cache import PrefixCache, Prefixes
 from serve.engine.sampling import BLOCK, UNIFORM_BITS, uniform_block
-from serve.engine.state_table import SlotTable
+from serve.engine.state_table import StateTable
 from serve.engine.stream import Stream
 from serve.manifest.page import Manifest
 from serve.runtime.bundle import Bundle
@@ -29,12 +29,12 @@ Array = NDArray[Any]
 Arrays = dict[str, Array]
 
 
-class Table:
+class BatchRunner:
     """Slots for streams of one bundle, with what `advance` needs of each."""
 
-    def __init__(self, bundle: Bundle, num_slots: int, cache: StateCache) -> None:
-        self.bundle, self.slots = bundle, SlotTable(bundle.initial, num_slots)
-        self._feeds, self._cache = FeedTable(bundle.manifest, num_slots), cache
+    def __init__(self, bundle: Bundle, num_slots: int, cache: PrefixCache) -> None:
+        self.bundle, self.slots = bundle, StateTable(bundle.initial, num_slots)
+        self._feeds, self._cache = BatchInputs(bundle.manifest, num_slots), cache
         self._prefixes: dict[int, Prefixes] = {}  # by slot
         self._cut = bundle.manifest.graph.max_steps
         self._code = np.min_scalar_type(len(bundle.manifest.vocabulary) - 1).char  # of a character
@@ -121,7 +121,7 @@ def not_finite(stream: Stream) -> RequestError:
 assert UNIFORM_BITS == 23, "serve.manifest.read promises multiples of 2^-23"
 
 
-class FeedTable:
+class BatchInputs:
     """Settings, positions and random numbers of the streams that hold slots."""
 
     def __init__(self, manifest: Manifest, num_slots: int) -> None:

@@ -19,15 +19,15 @@ that have waited stand in a line, and who was advanced goes to its end: nobody i
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from serve.engine.limits import Limits
+from serve.engine.limits import EngineLimits
 from serve.engine.stream import Life, Stream
 from serve.wire.errors import RequestError, invalid
 
 
-class Waiting:
+class AdmissionQueue:
     """Two queues, first come, first served; whom no slot fits lets others pass."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: EngineLimits) -> None:
         self.live, self.background = deque[Stream](), deque[Stream]()
         self._max_held = limits.max_held_characters
         self._bounds = (
@@ -110,11 +110,11 @@ ABLATED_A_TICK = 4
 BACKGROUND_EVERY = 16  # ticks
 
 
-class Turns:
+class Scheduler:
     """Remembers who was advanced last; the engine's thread alone uses it."""
 
     def __init__(self) -> None:
-        self._ablated, self._background = Line(), Line()
+        self._ablated, self._background = RoundRobin(), RoundRobin()
         self._since = 0  # ticks since a background group ran, while one wants to
 
     def pick(self, groups: Sequence[list[Stream]]) -> list[list[Stream]]:
@@ -133,7 +133,7 @@ class Turns:
         return picked + background
 
 
-class Line:
+class RoundRobin:
     """Groups in the order of their turns."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 
-class SlotTable:
+class StateTable:
     """State tensors (S, ...) and which rows are free. A free row holds zeros."""
 
     def __init__(self, initial: dict[str, Array], num_slots: int) -> None:

@@ -154,11 +154,11 @@ class Stream:
         if not self.first_at and self.position > self.first_own:
             self.first_at = time.monotonic()
         if characters:
-            piece = Delivery(characters, logprobs, None if logits is None else logits.copy())
+            chunk = Delivery(characters, logprobs, None if logits is None else logits.copy())
             if self._stops is None:
-                self._put(piece)
+                self._put(chunk)
             else:
-                self._follow(piece, num_forced if self.deliver_forced else 0, self._stops)
+                self._follow(chunk, num_forced if self.deliver_forced else 0, self._stops)
         if self.position >= self.end and not self.rewinds:
             self.finish("length")
 
@@ -170,8 +170,8 @@ class Stream:
         """End the stream; whatever was held back is let go first."""
         if self.life is Life.FINISHED:
             return
-        for piece in self._held:
-            self._put(piece)
+        for chunk in self._held:
+            self._put(chunk)
         self._held = []
         if self.saves and reason in ("stop", "length"):
             self.saved = self.snapshot()
@@ -179,10 +179,10 @@ class Stream:
         self.ended_at = time.monotonic()
         self.life = Life.FINISHED  # last: the client reads on from here
 
-    def _follow(self, piece: Delivery, num_forced: int, stops: StopMatcher) -> None:
-        written = piece.characters[num_forced:]
+    def _follow(self, chunk: Delivery, num_forced: int, stops: StopMatcher) -> None:
+        written = chunk.characters[num_forced:]
         found = stops.feed(written)
-        self._held.append(piece)
+        self._held.append(chunk)
         if found is None:
             self._release(sum(len(p.characters) for p in self._held) - stops.num_held)
             return
@@ -197,22 +197,22 @@ class Stream:
 
     def _release(self, count: int) -> None:
         while self._held and count > 0:
-            piece = self._held.pop(0)
-            now, later = split_delivery(piece, count)
+            chunk = self._held.pop(0)
+            now, later = split_delivery(chunk, count)
             self._put(now)
             count -= len(now.characters)
             if later.characters:
                 self._held.insert(0, later)
 
-    def _put(self, piece: Delivery) -> None:
-        self._num_put += len(piece.characters)
-        self._outbox.append(piece)
+    def _put(self, chunk: Delivery) -> None:
+        self._num_put += len(chunk.characters)
+        self._outbox.append(chunk)
 
 
-def split_delivery(piece: Delivery, count: int) -> tuple[Delivery, Delivery]:
+def split_delivery(chunk: Delivery, count: int) -> tuple[Delivery, Delivery]:
     """The first `count` characters of a delivery, and the rest."""
-    now, later = (None, None) if piece.logits is None else np.split(piece.logits, [count])
+    now, later = (None, None) if chunk.logits is None else np.split(chunk.logits, [count])
     return (
-        Delivery(piece.characters[:count], piece.logprobs[:count], now),
-        Delivery(piece.characters[count:], piece.logprobs[count:], later),
+        Delivery(chunk.characters[:count], chunk.logprobs[:count], now),
+        Delivery(chunk.characters[count:], chunk.logprobs[count:], later),
     )

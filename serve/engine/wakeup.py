@@ -9,15 +9,15 @@ import weakref
 from collections import deque
 
 
-class _Doorbell:
+class _LoopCaller:
     """Wakes one event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop, self._rung = loop, deque["Inbox"]()
+        self._loop, self._rung = loop, deque["Wakeup"]()
         self._scheduled = False
 
-    def ring(self, inbox: "Inbox") -> None:
-        self._rung.append(inbox)
+    def ring(self, wakeup: "Wakeup") -> None:
+        self._rung.append(wakeup)
         if not self._scheduled:
             self._scheduled = True
             try:
@@ -31,18 +31,18 @@ class _Doorbell:
             self._rung.popleft().open()
 
 
-_doorbells: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Doorbell] = (
+_doorbells: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopCaller] = (
     weakref.WeakKeyDictionary()
 )
 
 
-def _doorbell_of(loop: asyncio.AbstractEventLoop) -> _Doorbell:
+def _doorbell_of(loop: asyncio.AbstractEventLoop) -> _LoopCaller:
     if (found := _doorbells.get(loop)) is None:
-        found = _doorbells[loop] = _Doorbell(loop)
+        found = _doorbells[loop] = _LoopCaller(loop)
     return found
 
 
-class Inbox:
+class Wakeup:
     """Wakes one coroutine from the engine's thread, once however often it is rung.
 
     An asyncio.Event could do it, with 0.8 KB of waiting line for the one that waits.

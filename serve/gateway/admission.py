@@ -80,7 +80,7 @@ class Account:
         self.num_running -= 1
 
 
-class Gate:
+class KeyLimits:
     """Lets requests in by their key; without keys, all of them."""
 
     def __init__(self, keys: Sequence[Key] = ()) -> None:
@@ -129,16 +129,20 @@ def _unauthenticated(found: str) -> RequestError:
     )
 
 
-class Entrance:
+class Gateway:
     """Opens a `Call` for each request and lets it through the gate."""
 
     def __init__(
         self,
-        gate: Gate | None = None,
+        gate: KeyLimits | None = None,
         tracing: Tracing | None = None,
-        patience_s: float = UNREAD_TIMEOUT_S + 5.0,  # that one write waits; streams end before
+        write_timeout_s: float = UNREAD_TIMEOUT_S + 5.0,  # that one write waits; streams end before
     ) -> None:
-        self.gate, self.tracing, self.patience_s = gate or Gate(), tracing or Tracing(), patience_s
+        self.gate, self.tracing, self.write_timeout_s = (
+            gate or KeyLimits(),
+            tracing or Tracing(),
+            write_timeout_s,
+        )
 
     def open(self, wire: str, method: str, headers: Mapping[str, str], quiet: bool = False) -> Call:
         """The record of a request, to be used as a context around all of it."""

@@ -13,7 +13,7 @@ import re
 import sys
 from typing import Any
 
-from serve.gateway.request_log import current_call
+from serve.gateway.request_log import current_request
 
 DATE = "%Y-%m-%dT%H:%M:%S%z"
 PLAIN = re.compile(r"[\w./:@,+-]+", re.ASCII)  # what needs no quotes in a text line
@@ -64,7 +64,7 @@ def configure_log(kind: str) -> None:
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
     fields: dict[str, Any] = getattr(record, "fields", {})
-    call = current_call()
+    call = current_request()
     return fields if fields or call is None else {"request_id": call.request_id}
 
 

@@ -114,7 +114,7 @@ class Call:
         }
 
 
-def current_call() -> Call | None:
+def current_request() -> Call | None:
     """The request that this code works for, if it works for one."""
     return _current.get()
 

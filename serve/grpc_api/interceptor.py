@@ -21,10 +21,10 @@ from google.protobuf import descriptor_pool
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError
 
-from serve.cancel import Patience
-from serve.gateway.admission import Entrance
+from serve.cancel import WriteTimeout
+from serve.gateway.admission import Gateway
 from serve.gateway.request_log import note_error
-from serve.offload import by_size
+from serve.offload import offload_if_large
 from serve.wire.errors import RequestError, invalid
 from serve.wire.limits import MAX_MESSAGE_BYTES, MAX_MESSAGE_FIELDS
 
@@ -36,11 +36,11 @@ Parse = Callable[[bytes], Any]
 Handler = Any  # grpc.RpcMethodHandler, whose generics exist in its stubs only
 
 
-class GrpcEntrance(grpc.aio.ServerInterceptor):
+class GatewayInterceptor(grpc.aio.ServerInterceptor):
     """Wraps the handlers of our own service."""
 
-    def __init__(self, entrance: Entrance) -> None:
-        self._entrance = entrance
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
 
     async def intercept_service(
         self, continuation: Callable[[Details], Awaitable[Handler]], details: Details
@@ -54,18 +54,18 @@ class GrpcEntrance(grpc.aio.ServerInterceptor):
 
         async def answer(content: bytes, context: Context) -> Any:
             headers = {key: str(value) for key, value in context.invocation_metadata() or ()}
-            with self._entrance.open("grpc", details.method, headers) as call:
+            with self._gateway.open("grpc", details.method, headers) as call:
                 call.route = details.method  # there is a handler of this name
                 await context.send_initial_metadata((("x-request-id", call.request_id),))
-                patience = Patience(self._entrance.patience_s)
+                write_timeout = WriteTimeout(self._gateway.write_timeout_s)
                 try:
-                    with self._entrance.admit(headers) as call.key, patience:
+                    with self._gateway.admit(headers) as call.key, write_timeout:
                         request = await parse_message(content, parse, details.method)
-                        reply = await _answered(handler, request, context, patience)
+                        reply = await _answered(handler, request, context, write_timeout)
                         call.status = "OK"
                         return reply
                     # Nobody reads. Whoever comes back to it finds why; nobody waits for that here.
-                    await asyncio.wait_for(abort(context, patience.error()), 1.0)
+                    await asyncio.wait_for(abort(context, write_timeout.error()), 1.0)
                 except RequestError as error:  # the gate's; handlers end the call themselves
                     await abort(context, error)
                 finally:
@@ -95,7 +95,9 @@ async def parse_message(content: bytes, parse: Parse, method: str) -> Any:
     What isn't small is looked at before it is parsed, both off the event loop.
     """
     require_small(content)
-    return await by_size(len(content), _parsed, content, parse, method, small=SMALL_MESSAGE)
+    return await offload_if_large(
+        len(content), _parsed, content, parse, method, small=SMALL_MESSAGE
+    )
 
 
 def _parsed(content: bytes, parse: Parse, method: str) -> Any:
@@ -128,15 +130,17 @@ async def abort(context: Context, error: RequestError) -> NoReturn:
     await context.abort(grpc.StatusCode[error.grpc_status], error.message, tuple(trailing))
 
 
-async def _answered(handler: Any, request: Any, context: Context, patience: Patience) -> Any:
+async def _answered(
+    handler: Any, request: Any, context: Context, write_timeout: WriteTimeout
+) -> Any:
     if not handler.response_streaming:
         return await handler.unary_unary(request, context)
     # Written here, as gRPC itself would: a chunk passes no second generator
     async with aclosing(handler.unary_stream(request, context)) as replies:
         async for reply in replies:
-            patience.begin()
+            write_timeout.begin()
             await context.write(reply)
-            patience.end()
+            write_timeout.end()
 
 
 def _status(context: Context) -> str:

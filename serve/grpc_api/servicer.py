@@ -1,4 +1,4 @@
-"""The gRPC side, on the same host as HTTP: serve/wire/torsor.proto is the contract.
+"""The gRPC side, on the same models as HTTP: serve/wire/torsor.proto is the contract.
 
 BentoML's class services have no gRPC, so this is a server of our own in the same process, with the
 standard health and reflection services.
@@ -16,13 +16,13 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from serve.ablation.apply import symmetries
-from serve.gateway.admission import Entrance
-from serve.grpc_api.interceptor import SMALL_MESSAGE, GrpcEntrance, abort
+from serve.gateway.admission import Gateway
+from serve.grpc_api.interceptor import SMALL_MESSAGE, GatewayInterceptor, abort
 from serve.grpc_api.structs import make_struct, read_struct
-from serve.models import Host
-from serve.offload import by_size
+from serve.models import Models
+from serve.offload import offload_if_large
 from serve.queries.compare import compare
-from serve.queries.generate import Character, Piece, Writing, open_writing
+from serve.queries.generate import Character, Chunk, Generation, open_generation
 from serve.queries.score import score
 from serve.queries.trials import answer_trials
 from serve.wire import torsor_pb2 as pb
@@ -38,20 +38,20 @@ log = logging.getLogger("torsor")
 SERVICE = "torsor.v1.Torsor"
 Context = grpc.aio.ServicerContext[Any, Any]
 Reply = TypeVar("Reply")
-AddService = Callable[[grpc.aio.Server, Host], str]  # adds a service, and gives its name
+AddService = Callable[[grpc.aio.Server, Models], str]  # adds a service, and gives its name
 
 
 class TorsorServicer(rpc.TorsorServicer):
     """Answers the calls; errors carry code and field in the trailing metadata."""
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
+    def __init__(self, models: Models) -> None:
+        self._models = models
 
     async def Models(self, request: pb.ModelsRequest, context: Context) -> pb.ModelsReply:
         """All models."""
         del request, context
-        limits = {"limits": all_limits(asdict(self._host.engine.limits))}
-        pages = [self._host.describe(b) | limits for b in self._host.bundles.values()]
+        limits = {"limits": all_limits(asdict(self._models.engine.limits))}
+        pages = [self._models.describe(b) | limits for b in self._models.bundles.values()]
         models = [pb.Model(id=page["id"], details=await make_struct(page)) for page in pages]
         return pb.ModelsReply(models=models)
 
@@ -59,8 +59,8 @@ class TorsorServicer(rpc.TorsorServicer):
         """What can be ablated."""
 
         async def answer() -> pb.StructureReply:
-            bundle = self._host.bundle(fields_of(request).get("model"))
-            targets = await self._host.structure(bundle)
+            bundle = self._models.bundle(fields_of(request).get("model"))
+            targets = await self._models.structure(bundle)
             moved = [await make_struct(page) for page in symmetries(bundle.manifest)]
             pages = [await make_struct(target) for target in targets]
             return pb.StructureReply(model=bundle.name, targets=pages, symmetries=moved)
@@ -71,7 +71,7 @@ class TorsorServicer(rpc.TorsorServicer):
         """Bits per character of a text."""
 
         async def answer() -> pb.ScoreReply:
-            page = await score(self._host, await read_asked(ScoreRequest, request))
+            page = await score(self._models, await read_asked(ScoreRequest, request))
             report = page["ablation"]
             ablation = None if report is None else await make_struct(report)
             return score_reply(page, ablation)
@@ -82,7 +82,7 @@ class TorsorServicer(rpc.TorsorServicer):
         """What comes next after a prompt."""
 
         async def answer() -> pb.CompareReply:
-            page = await compare(self._host, await read_asked(CompareRequest, request))
+            page = await compare(self._models, await read_asked(CompareRequest, request))
             return pb.CompareReply(page=await make_struct(page))
 
         return await or_abort(context, answer)
@@ -94,7 +94,7 @@ class TorsorServicer(rpc.TorsorServicer):
             content = request.trials if request.HasField("trials") else None
             request.ClearField("trials")
             asked = await read_asked(TrialsRequest, request)
-            page = await answer_trials(self._host, asked, content)
+            page = await answer_trials(self._models, asked, content)
             return pb.TrialsReply(page=await make_struct(page))
 
         return await or_abort(context, answer)
@@ -106,27 +106,27 @@ class TorsorServicer(rpc.TorsorServicer):
         paired = request.paired
         request.ClearField("paired")
 
-        async def opened() -> Writing:
+        async def opened() -> Generation:
             kind = PairRequest if paired else GenerateRequest
-            return await open_writing(self._host, await read_asked(kind, request), paired)
+            return await open_generation(self._models, await read_asked(kind, request), paired)
 
-        writing = await or_abort(context, opened)
+        generation = await or_abort(context, opened)
         try:
-            async for piece in writing.pieces():
-                yield chunk_of(piece)
-            yield pb.GenerateChunk(summary=await summary_of(writing, paired))
+            async for chunk in generation.pieces():
+                yield chunk_of(chunk)
+            yield pb.GenerateChunk(summary=await summary_of(generation, paired))
         except RequestError as error:
             await abort(context, error)
         except Exception:
             await abort(context, unexpected())
         finally:
-            writing.close()
+            generation.close()
 
 
 async def start_grpc_server(
-    host: Host,
+    models: Models,
     address: str,
-    entrance: Entrance | None = None,
+    gateway: Gateway | None = None,
     credentials: grpc.ServerCredentials | None = None,
     more: Sequence[AddService] = (),
     servicer: type["TorsorServicer"] = TorsorServicer,
@@ -137,18 +137,18 @@ async def start_grpc_server(
     if the address can't be bound.
     """
     server = grpc.aio.server(
-        interceptors=[GrpcEntrance(entrance or Entrance())],
+        interceptors=[GatewayInterceptor(gateway or Gateway())],
         options=[
             ("grpc.so_reuseport", 0),  # a second server on the port must fail, not share it
             ("grpc.max_receive_message_length", 2 * MAX_MESSAGE_BYTES),  # the entrance says why
         ],
     )
     rpc.add_TorsorServicer_to_server(  # type: ignore[no-untyped-call]
-        servicer(host), server
+        servicer(models), server
     )
     checks = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(checks, server)
-    added = [add(server, host) for add in more]
+    added = [add(server, models) for add in more]
     names = (SERVICE, *added, health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflection.enable_server_reflection(names, server)
     try:
@@ -173,7 +173,7 @@ async def set_serving(checks: Any, serving: bool) -> None:
 async def read_asked(kind: type[Asked], message: Message) -> Asked:
     """The checked request in a message; `RequestError` if it is none of this kind."""
     size = message.ByteSize()
-    return await by_size(size, _asked, kind, message, small=SMALL_MESSAGE)
+    return await offload_if_large(size, _asked, kind, message, small=SMALL_MESSAGE)
 
 
 def fields_of(message: Message) -> dict[str, Any]:
@@ -191,34 +191,34 @@ def fields_of(message: Message) -> dict[str, Any]:
     return found
 
 
-def chunk_of(piece: Piece) -> pb.GenerateChunk:
+def chunk_of(chunk: Chunk) -> pb.GenerateChunk:
     """A piece of text on this wire."""
     return pb.GenerateChunk(
-        index=piece.index,
-        branch=piece.branch,
-        text=piece.text,
-        characters=[_character(c) for c in piece.characters or []],
-        finish_reason=piece.finish_reason,
-        stop=piece.stop,
-        seed=piece.seed,
-        state=piece.state,
+        index=chunk.index,
+        branch=chunk.branch,
+        text=chunk.text,
+        characters=[_character(c) for c in chunk.characters or []],
+        finish_reason=chunk.finish_reason,
+        stop=chunk.stop,
+        seed=chunk.seed,
+        state=chunk.state,
     )
 
 
-async def summary_of(writing: Writing, paired: bool) -> pb.Summary:
+async def summary_of(generation: Generation, paired: bool) -> pb.Summary:
     """The last chunk of a call."""
-    report = writing.variant.report
+    report = generation.variant.report
     return pb.Summary(
-        model=writing.bundle.name,
-        usage=usage_of(writing),
+        model=generation.bundle.name,
+        usage=usage_of(generation),
         ablation=None if report is None else await make_struct(report),
-        first_difference=writing.first_difference if paired else None,
+        first_difference=generation.first_difference if paired else None,
     )
 
 
-def usage_of(writing: Writing) -> pb.Usage:
+def usage_of(generation: Generation) -> pb.Usage:
     """The characters of a call."""
-    usage = dict(writing.usage)
+    usage = dict(generation.usage)
     details = usage.pop("prompt_tokens_details")
     return pb.Usage(**usage, cached_tokens=details["cached_tokens"])
 

@@ -9,7 +9,7 @@ from typing import Any
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.struct_pb2 import Struct, Value
 
-from serve.offload import by_size
+from serve.offload import offload_if_large
 from serve.wire.errors import invalid
 from serve.wire.preview import shown
 
@@ -18,7 +18,7 @@ SHORT = 500  # values, which take about a millisecond
 
 async def make_struct(page: dict[str, Any]) -> Struct:
     """The page as a Struct; a long one is made off the event loop."""
-    return await by_size(SHORT - _room(page, SHORT), to_struct, page, small=SHORT - 1)
+    return await offload_if_large(SHORT - _room(page, SHORT), to_struct, page, small=SHORT - 1)
 
 
 def to_struct(page: dict[str, Any]) -> Struct:

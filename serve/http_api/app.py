@@ -22,7 +22,7 @@ from serve.http_api.completions import (
     whole_completion,
     whole_pair,
 )
-from serve.http_api.disconnect import unless_gone
+from serve.http_api.disconnect import cancel_on_disconnect
 from serve.http_api.openapi import documented
 from serve.http_api.responses import (
     allowed_methods,
@@ -31,9 +31,9 @@ from serve.http_api.responses import (
     missing_response,
 )
 from serve.http_api.sse import EventResponse
-from serve.models import Host
+from serve.models import Models
 from serve.queries.compare import compare
-from serve.queries.generate import open_writing
+from serve.queries.generate import open_generation
 from serve.queries.score import score
 from serve.queries.trials import answer_trials
 from serve.wire import query_responses as query_pages
@@ -45,11 +45,11 @@ from serve.wire.requests import CompletionRequest, PairRequest, ScoreRequest
 PAGE = Path(__file__).parent.parent.parent / "clients" / "playground" / "index.html"
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 
-AddPaths = Callable[[FastAPI, Callable[[], Host]], None]
+AddPaths = Callable[[FastAPI, Callable[[], Models]], None]
 
 
-def make_app(host_of: Callable[[], Host], more: Sequence[AddPaths] = ()) -> FastAPI:
-    """The ASGI app; `host_of` gives the host, or raises `RequestError` while there is none.
+def make_app(models_of: Callable[[], Models], more: Sequence[AddPaths] = ()) -> FastAPI:
+    """The ASGI app; `models_of` gives the host, or raises `RequestError` while there is none.
 
     `more` paths are added below /v1 beside ours.
     """
@@ -61,7 +61,7 @@ def make_app(host_of: Callable[[], Host], more: Sequence[AddPaths] = ()) -> Fast
     async def page() -> Response:
         return FileResponse(PAGE)
 
-    _add_models(app, host_of)
+    _add_models(app, models_of)
 
     @app.post(
         "/v1/completions",
@@ -69,29 +69,31 @@ def make_app(host_of: Callable[[], Host], more: Sequence[AddPaths] = ()) -> Fast
     )
     async def completions(http: Request) -> Response:
         request = await read_request(http, CompletionRequest)
-        writing = await unless_gone(http, open_writing(host_of(), request))
+        generation = await cancel_on_disconnect(http, open_generation(models_of(), request))
         if request.stream:
-            return EventResponse(writing, completion_events(writing, request.wants_usage))
-        page = await unless_gone(http, whole_completion(writing), writing.close)
+            return EventResponse(generation, completion_events(generation, request.wants_usage))
+        page = await cancel_on_disconnect(http, whole_completion(generation), generation.close)
         return await json_response(page)
 
     @app.post("/v1/ablations/generate", **documented(pages.PairPage, PairRequest, streams=True))
     async def generate(http: Request) -> Response:
         request = await read_request(http, PairRequest)
-        writing = await unless_gone(http, open_writing(host_of(), request, paired=True))
+        generation = await cancel_on_disconnect(
+            http, open_generation(models_of(), request, paired=True)
+        )
         if request.stream:
-            return EventResponse(writing, pair_events(writing))
-        page = await unless_gone(http, whole_pair(writing), writing.close)
+            return EventResponse(generation, pair_events(generation))
+        page = await cancel_on_disconnect(http, whole_pair(generation), generation.close)
         return await json_response(page)
 
     @app.post("/v1/ablations/score", **documented(query_pages.ScorePage, ScoreRequest))
     async def score_text(http: Request) -> Response:
         request = await read_request(http, ScoreRequest)
-        return await json_response(await unless_gone(http, score(host_of(), request)))
+        return await json_response(await cancel_on_disconnect(http, score(models_of(), request)))
 
     for add_paths in more:
-        add_paths(app, host_of)
-    _add_queries(app, host_of)
+        add_paths(app, models_of)
+    _add_queries(app, models_of)
 
     @app.api_route("/v1/{path:path}", methods=METHODS, include_in_schema=False)
     async def nothing(path: str, http: Request) -> Response:
@@ -100,7 +102,7 @@ def make_app(host_of: Callable[[], Host], more: Sequence[AddPaths] = ()) -> Fast
     return app
 
 
-def _add_queries(app: FastAPI, host_of: Callable[[], Host]) -> None:
+def _add_queries(app: FastAPI, models_of: Callable[[], Models]) -> None:
     @app.get("/v1/ablations/schema", **documented(query_pages.SchemaPage))
     async def schema() -> Json:
         return ablation_schema()
@@ -108,34 +110,39 @@ def _add_queries(app: FastAPI, host_of: Callable[[], Host]) -> None:
     @app.post("/v1/ablations/compare", **documented(query_pages.ComparePage, CompareRequest))
     async def compare_next(http: Request) -> Response:
         request = await read_request(http, CompareRequest)
-        return await json_response(await unless_gone(http, compare(host_of(), request)))
+        return await json_response(await cancel_on_disconnect(http, compare(models_of(), request)))
 
     @app.post("/v1/ablations/trials", **documented(query_pages.TrialsPage, TrialsRequest))
     async def trials(http: Request) -> Response:
         request = await read_request(http, TrialsRequest)
-        return await json_response(await unless_gone(http, answer_trials(host_of(), request)))
+        return await json_response(
+            await cancel_on_disconnect(http, answer_trials(models_of(), request))
+        )
 
 
-def _add_models(app: FastAPI, host_of: Callable[[], Host]) -> None:
+def _add_models(app: FastAPI, models_of: Callable[[], Models]) -> None:
     @app.get("/v1/models", **documented(pages.ModelsPage))
     async def models() -> Json:
-        host = host_of()
-        data = [host.describe(bundle) for bundle in host.bundles.values()]
+        models = models_of()
+        data = [models.describe(bundle) for bundle in models.bundles.values()]
         return {"object": "list", "data": data}
 
     @app.get("/v1/limits", **documented(pages.LimitsPage))
     async def limits() -> Json:
         key = current_key()
-        limits = all_limits(asdict(host_of().engine.limits))
+        limits = all_limits(asdict(models_of().engine.limits))
         return {"limits": limits, "key": None if key is None else key.page()}
 
     @app.get("/v1/models/{model}", **documented(pages.ModelPage))
     async def model(model: str) -> Json:
-        return host_of().describe(host_of().bundle(model))
+        return models_of().describe(models_of().bundle(model))
 
     @app.get("/v1/models/{model}/structure", **documented(pages.StructurePage))
     async def structure(model: str) -> Json:
-        host = host_of()
-        bundle = host.bundle(model)
-        found = {"targets": await host.structure(bundle), "symmetries": symmetries(bundle.manifest)}
+        models = models_of()
+        bundle = models.bundle(model)
+        found = {
+            "targets": await models.structure(bundle),
+            "symmetries": symmetries(bundle.manifest),
+        }
         return {"model": bundle.name, **found}

@@ -24,7 +24,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.types import Message, Receive
 
-from serve.offload import LARGE, by_size
+from serve.offload import LARGE, offload_if_large
 from serve.wire.errors import RequestError, invalid
 from serve.wire.limits import (
     BODY_TIMEOUT_S,
@@ -39,7 +39,7 @@ SMALL = 1 << 16  # bytes that can't hold much
 WINDOW = 1 << 18  # bytes that are counted without a pause
 
 
-async def require_light(content: bytes) -> None:
+async def check_structure(content: bytes) -> None:
     """`RequestError` names the limit that a body's JSON is beyond."""
     if len(content) <= SMALL:
         return
@@ -88,7 +88,7 @@ SLICE = 1 << 15  # characters
 Scan = Callable[[str, int], tuple[Any, int]]
 
 
-def load_sliced(content: bytes) -> Any:
+def decode_in_slices(content: bytes) -> Any:
     """The parsed JSON; `ValueError` or `RecursionError` as `json.loads` raises them."""
     try:
         text = content.decode(json.detect_encoding(content), "surrogatepass")
@@ -140,8 +140,8 @@ async def read_request(http: Request, kind: type[Asked]) -> Asked:
 
 async def parse_body(content: bytes, kind: type[Asked]) -> Asked:
     """JSON as a checked request; `RequestError` if it is none, or holds more than one may."""
-    await require_light(content)
-    return await by_size(len(content), _parse, content, kind)
+    await check_structure(content)
+    return await offload_if_large(len(content), _parse, content, kind)
 
 
 async def read_body(http: Request) -> bytes:
@@ -156,7 +156,7 @@ async def read_body(http: Request) -> bytes:
 
 def _parse(content: bytes, kind: type[Asked]) -> Asked:
     try:
-        value: Any = json.loads(content) if len(content) <= LARGE else load_sliced(content)
+        value: Any = json.loads(content) if len(content) <= LARGE else decode_in_slices(content)
     except (ValueError, RecursionError) as error:
         raise RequestError("invalid_request", f"body: found no JSON ({error})", "body") from None
     return parse_request(kind, value)

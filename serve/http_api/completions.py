@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from serve.http_api.responses import json_text
-from serve.queries.generate import ABLATED, BASELINE, Piece, Writing
+from serve.queries.generate import ABLATED, BASELINE, Chunk, Generation
 from serve.queries.logprobs import Logprobs, joined
 
 DONE = "data: [DONE]\n\n"
@@ -15,21 +15,21 @@ DONE = "data: [DONE]\n\n"
 Json = dict[str, Any]
 
 
-async def completion_events(writing: Writing, with_usage: bool) -> AsyncIterator[str]:
+async def completion_events(generation: Generation, with_usage: bool) -> AsyncIterator[str]:
     """One event a piece, then usage if asked for, then [DONE]."""
-    head = _completion_head(writing)
-    report_once = {"ablation": writing.variant.report}
-    logprobs, plain = _logprobs_of(writing), PlainEvents(head)
-    async for piece in writing.pieces():
-        if piece.characters is None and piece.finish_reason is None and not report_once:
-            yield plain.text(piece)
+    head = _completion_head(generation)
+    report_once = {"ablation": generation.variant.report}
+    logprobs, plain = _logprobs_of(generation), PlainEvents(head)
+    async for chunk in generation.pieces():
+        if chunk.characters is None and chunk.finish_reason is None and not report_once:
+            yield plain.text(chunk)
             continue
-        shown = None if logprobs is None else logprobs[piece.index].page(piece)
-        choice = completion_choice(piece, shown)
+        shown = None if logprobs is None else logprobs[chunk.index].page(chunk)
+        choice = completion_choice(chunk, shown)
         yield f"data: {await json_text({**head, 'choices': [choice], **report_once})}\n\n"
         report_once = {}  # it can be long
     if with_usage:
-        yield event_text({**head, "choices": [], "usage": writing.usage})
+        yield event_text({**head, "choices": [], "usage": generation.usage})
     yield DONE
 
 
@@ -42,38 +42,38 @@ class PlainEvents:
     def __init__(self, head: Json) -> None:
         self._start = event_text({**head, "choices": []}).removesuffix("]}\n\n")
 
-    def text(self, piece: Piece) -> str:
+    def text(self, chunk: Chunk) -> str:
         """The event of a piece without log-probabilities that isn't its choice's last."""
         return (
-            f'{self._start}{{"index":{piece.index},"text":{json.dumps(piece.text)},'
-            f'"finish_reason":null,"stop_string":null,"seed":{piece.seed},"logprobs":null}}]}}\n\n'
+            f'{self._start}{{"index":{chunk.index},"text":{json.dumps(chunk.text)},'
+            f'"finish_reason":null,"stop_string":null,"seed":{chunk.seed},"logprobs":null}}]}}\n\n'
         )
 
 
-async def whole_completion(writing: Writing) -> Json:
+async def whole_completion(generation: Generation) -> Json:
     """The answer of a request that doesn't stream."""
-    logprobs, parts = _logprobs_of(writing), dict[int, list[Piece]]()
+    logprobs, parts = _logprobs_of(generation), dict[int, list[Chunk]]()
     pages: dict[int, list[Json]] = {}
-    async for piece in writing.pieces(all_or_none=True):
-        parts.setdefault(piece.index, []).append(piece)
+    async for chunk in generation.pieces(all_or_none=True):
+        parts.setdefault(chunk.index, []).append(chunk)
         if logprobs is not None:
-            pages.setdefault(piece.index, []).append(logprobs[piece.index].page(piece))
-            piece.characters = None  # there can be many
+            pages.setdefault(chunk.index, []).append(logprobs[chunk.index].page(chunk))
+            chunk.characters = None  # there can be many
     choices = [
         completion_choice(join_pieces(parts[i]), joined(pages[i]) if pages else None)
-        for i in range(len(writing.choices))
+        for i in range(len(generation.choices))
     ]
-    whole = {"choices": choices, "usage": writing.usage, "ablation": writing.variant.report}
-    return {**_completion_head(writing), **whole}
+    whole = {"choices": choices, "usage": generation.usage, "ablation": generation.variant.report}
+    return {**_completion_head(generation), **whole}
 
 
-def join_pieces(pieces: list[Piece]) -> Piece:
+def join_pieces(pieces: list[Chunk]) -> Chunk:
     """Consecutive pieces of one choice as one; without its characters."""
     last = pieces[-1]
-    return Piece(
+    return Chunk(
         index=last.index,
         branch=last.branch,
-        text="".join(piece.text for piece in pieces),
+        text="".join(chunk.text for chunk in pieces),
         characters=None,
         finish_reason=last.finish_reason,
         stop=last.stop,
@@ -82,74 +82,74 @@ def join_pieces(pieces: list[Piece]) -> Piece:
     )
 
 
-def completion_choice(piece: Piece, logprobs: Json | None) -> Json:
+def completion_choice(chunk: Chunk, logprobs: Json | None) -> Json:
     """A piece as OpenAI's clients read a choice."""
     return {
-        "index": piece.index,
-        "text": piece.text,
-        "finish_reason": piece.finish_reason,
-        "stop_string": piece.stop,
-        "seed": piece.seed,
+        "index": chunk.index,
+        "text": chunk.text,
+        "finish_reason": chunk.finish_reason,
+        "stop_string": chunk.stop,
+        "seed": chunk.seed,
         "logprobs": logprobs,
-        **({} if piece.state is None else {"state": piece.state}),
+        **({} if chunk.state is None else {"state": chunk.state}),
     }
 
 
-async def pair_events(writing: Writing) -> AsyncIterator[str]:
+async def pair_events(generation: Generation) -> AsyncIterator[str]:
     """One event a piece of either branch, then the summary, then [DONE]."""
-    async for piece in writing.pieces():
+    async for chunk in generation.pieces():
         yield event_text(
             {
-                "index": piece.index,
-                "branch": piece.branch,
-                "text": piece.text,
-                "finish_reason": piece.finish_reason,
-                "stop_string": piece.stop,
-                "seed": piece.seed,
+                "index": chunk.index,
+                "branch": chunk.branch,
+                "text": chunk.text,
+                "finish_reason": chunk.finish_reason,
+                "stop_string": chunk.stop,
+                "seed": chunk.seed,
             }
         )
-    yield event_text({"summary": pair_summary(writing)})
+    yield event_text({"summary": pair_summary(generation)})
     yield DONE
 
 
-async def whole_pair(writing: Writing) -> Json:
+async def whole_pair(generation: Generation) -> Json:
     """Both texts, and where they first differ."""
     ends: dict[str, str | None] = {}
-    async for piece in writing.pieces(all_or_none=True):
-        ends[piece.branch] = piece.finish_reason
-    texts = {c.branch: "".join(c.text) for c in writing.choices[:2]}
+    async for chunk in generation.pieces(all_or_none=True):
+        ends[chunk.branch] = chunk.finish_reason
+    texts = {c.branch: "".join(c.text) for c in generation.choices[:2]}
     branches = {
         branch: {"text": texts[branch], "finish_reason": ends[branch]}
         for branch in (BASELINE, ABLATED)
     }
-    return {**pair_summary(writing), **branches}
+    return {**pair_summary(generation), **branches}
 
 
-def pair_summary(writing: Writing) -> Json:
+def pair_summary(generation: Generation) -> Json:
     """What a paired generation has shown."""
     return {
-        "model": writing.bundle.name,
-        "seed": writing.seed,
-        "ablation": writing.variant.report,
-        "first_difference": writing.first_difference,
-        "usage": writing.usage,
+        "model": generation.bundle.name,
+        "seed": generation.seed,
+        "ablation": generation.variant.report,
+        "first_difference": generation.first_difference,
+        "usage": generation.usage,
     }
 
 
-def _completion_head(writing: Writing) -> Json:
+def _completion_head(generation: Generation) -> Json:
     return {
         "id": f"cmpl-{uuid.uuid4().hex}",
         "object": "text_completion",
         "created": int(time.time()),
-        "model": writing.bundle.name,
+        "model": generation.bundle.name,
     }
 
 
-def _logprobs_of(writing: Writing) -> list[Logprobs] | None:
+def _logprobs_of(generation: Generation) -> list[Logprobs] | None:
     """For each choice, where log-probabilities are asked for."""
-    if (top := writing.logprobs) is None:
+    if (top := generation.logprobs) is None:
         return None
-    return [Logprobs(choice, writing.echo, top) for choice in writing.choices]
+    return [Logprobs(choice, generation.echo, top) for choice in generation.choices]
 
 
 def event_text(page: Json) -> str:

@@ -26,8 +26,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serve.cancel import Patience
-from serve.gateway.admission import Entrance
+from serve.cancel import WriteTimeout
+from serve.gateway.admission import Gateway
 from serve.gateway.keys import Key
 from serve.gateway.request_log import Call, note_error
 from serve.http_api.body import bounded
@@ -78,13 +78,11 @@ QUIET = ("/livez", "/readyz", "/healthz", "/metrics")  # asked every few seconds
 Headings = Mapping[str, str]
 
 
-class HttpEntrance:
+class GatewayMiddleware:
     """ASGI middleware around everything that answers; some paths are answered `direct`ly."""
 
-    def __init__(
-        self, app: ASGIApp, entrance: Entrance, direct: Callable[[], Paths] = dict
-    ) -> None:
-        self._app, self._entrance, self._direct = app, entrance, direct()
+    def __init__(self, app: ASGIApp, gateway: Gateway, direct: Callable[[], Paths] = dict) -> None:
+        self._app, self._gateway, self._direct = app, gateway, direct()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the request in, or answer why not."""
@@ -93,17 +91,17 @@ class HttpEntrance:
         headers = {name.decode("latin-1"): v.decode("latin-1") for name, v in scope["headers"]}
         path = scope["path"]
         method = f"{scope['method']} {path}"
-        with self._entrance.open("http", method, headers, path in QUIET) as call:
+        with self._gateway.open("http", method, headers, path in QUIET) as call:
             app = self._way(scope["method"], path, headers.get("content-type", ""))
-            patience = Patience(self._entrance.patience_s)
-            outgoing = Outgoing(call, scope, send, patience)
+            write_timeout = WriteTimeout(self._gateway.write_timeout_s)
+            outgoing = Outgoing(call, scope, send, write_timeout)
             try:
                 with self._place(scope["method"], path, headers) as call.key:
                     if app is self._app:  # the others look themselves
                         receive = bounded(receive, headers.get("content-length"))
-                    with patience:
+                    with write_timeout:
                         await app(scope, receive, outgoing)
-                    if patience.has_cancelled:
+                    if write_timeout.has_cancelled:
                         call.error = "timeout"
             except RequestError as error:
                 if call.status is None:
@@ -115,7 +113,7 @@ class HttpEntrance:
     def _place(
         self, asked: str, path: str, headers: Headings
     ) -> AbstractContextManager[Key | None]:
-        return self._entrance.admit(headers) if needs_key(asked, path) else nullcontext()
+        return self._gateway.admit(headers) if needs_key(asked, path) else nullcontext()
 
     def _way(self, method: str, path: str, kind: str) -> ASGIApp:
         """What answers: forms, which BentoML's own paths take too, go the long way."""
@@ -135,10 +133,10 @@ class Outgoing:
     BentoML's router says in plain text that there is no such path: that becomes an error of ours.
     """
 
-    __slots__ = ("_call", "_is_replaced", "_patience", "_scope", "_send")
+    __slots__ = ("_call", "_is_replaced", "_write_timeout", "_scope", "_send")
 
-    def __init__(self, call: Call, scope: Scope, send: Send, patience: Patience) -> None:
-        self._call, self._scope, self._send, self._patience = call, scope, send, patience
+    def __init__(self, call: Call, scope: Scope, send: Send, write_timeout: WriteTimeout) -> None:
+        self._call, self._scope, self._send, self._write_timeout = call, scope, send, write_timeout
         self._is_replaced = False
 
     async def __call__(self, message: Message) -> None:
@@ -153,14 +151,14 @@ class Outgoing:
                 headers = Headers(raw=message["headers"])
                 if headers.get("content-type", "").startswith("text/plain"):
                     return await self._replace(headers.get("allow", ""))
-        self._patience.begin()  # and not `_write`: a stream has many chunks
+        self._write_timeout.begin()  # and not `_write`: a stream has many chunks
         await self._send(message)
-        self._patience.end()
+        self._write_timeout.end()
 
     async def _write(self, message: Message) -> None:
-        self._patience.begin()
+        self._write_timeout.begin()
         await self._send(message)
-        self._patience.end()
+        self._write_timeout.end()
 
     async def _replace(self, allowed: str) -> None:
         self._is_replaced = True

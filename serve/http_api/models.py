@@ -22,12 +22,12 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 
-from serve.gateway.request_log import current_call
+from serve.gateway.request_log import current_request
 from serve.http_api.body import read_request
 from serve.http_api.openapi import documented
 from serve.http_api.responses import json_response
-from serve.models import Host
-from serve.offload import by_size
+from serve.models import Models
+from serve.offload import offload_if_large
 from serve.runtime.vocabulary import Vocabulary
 from serve.wire import responses as pages
 from serve.wire.errors import RequestError
@@ -39,31 +39,31 @@ log = logging.getLogger("torsor")
 Json = dict[str, Any]
 
 
-def add_management(app: FastAPI, host_of: Callable[[], Host]) -> None:
+def add_management(app: FastAPI, models_of: Callable[[], Models]) -> None:
     """Add the paths to the app."""
 
     @app.post("/management/models", **documented(pages.ModelPage, LoadRequest))
     async def load(http: Request) -> Json:
         require_manager()
         request = await read_request(http, LoadRequest)
-        return _loaded(host_of(), await host_of().load(Path(request.folder)))
+        return _loaded(models_of(), await models_of().load(Path(request.folder)))
 
     @app.post("/management/models/{model}/reload", **documented(pages.ModelPage))
     async def reload(model: str) -> Json:
         require_manager()
-        return _loaded(host_of(), await host_of().reload(model))
+        return _loaded(models_of(), await models_of().reload(model))
 
     @app.delete("/management/models/{model}", **documented(pages.UnloadedPage))
     async def unload(model: str) -> Json:
         require_manager()
-        host_of().unload(model)
+        models_of().unload(model)
         log.info("unloaded %s", model)
         return {"id": model, "unloaded": True}
 
 
 def require_manager() -> None:
     """`RequestError` unless the request's key may manage."""
-    call = current_call()
+    call = current_request()
     if call is None or call.key is None or not call.key.manage:
         raise RequestError(
             "forbidden",
@@ -72,19 +72,19 @@ def require_manager() -> None:
         )
 
 
-def _loaded(host: Host, bundle: Any) -> Json:
+def _loaded(models: Models, bundle: Any) -> Json:
     log.info("loaded %s", bundle.name)
-    return host.describe(bundle)
+    return models.describe(bundle)
 
 
-def add_tokenizer(app: FastAPI, host_of: Callable[[], Host]) -> None:
+def add_tokenizer(app: FastAPI, models_of: Callable[[], Models]) -> None:
     """Add the paths to the app."""
 
     @app.get("/tokenizer_info", **documented(pages.TokenizerPage))
     async def info() -> Json:
-        host = host_of()
-        bundle = host.text_bundle(None)
-        size = len(host.vocabularies[bundle.name])
+        models = models_of()
+        bundle = models.text_bundle(None)
+        size = len(models.vocabularies[bundle.name])
         return {
             "tokenizer_class": bundle.manifest.symbols,
             "vocab_size": size,
@@ -97,16 +97,16 @@ def add_tokenizer(app: FastAPI, host_of: Callable[[], Host]) -> None:
     @app.post("/tokenize", **documented(pages.TokensPage, TokenizeRequest))
     async def tokenize(http: Request) -> Response:
         request = await read_request(http, TokenizeRequest)
-        vocabulary = host_of().vocabularies[host_of().text_bundle(request.model).name]
+        vocabulary = models_of().vocabularies[models_of().text_bundle(request.model).name]
         size = len(request.prompt)
-        return await json_response(await by_size(size, _tokens, vocabulary, request))
+        return await json_response(await offload_if_large(size, _tokens, vocabulary, request))
 
     @app.post("/detokenize", **documented(pages.PromptPage, DetokenizeRequest))
     async def detokenize(http: Request) -> Json:
         request = await read_request(http, DetokenizeRequest)
-        vocabulary = host_of().vocabularies[host_of().text_bundle(request.model).name]
+        vocabulary = models_of().vocabularies[models_of().text_bundle(request.model).name]
         size = len(request.tokens)
-        return {"prompt": await by_size(size, _text, vocabulary, request.tokens)}
+        return {"prompt": await offload_if_large(size, _text, vocabulary, request.tokens)}
 
 
 def _tokens(vocabulary: Vocabulary, request: TokenizeRequest) -> Json:

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
-from serve.models import Host
+from serve.models import Models
 from serve.wire import query_responses as query_pages
 from serve.wire import responses as pages
 from serve.wire.requests import ScoreRequest, TextRequest
@@ -40,9 +40,9 @@ def documented(
     return told
 
 
-def add_docs(app: FastAPI, host_of: Callable[[], Host]) -> None:
+def add_docs(app: FastAPI, models_of: Callable[[], Models]) -> None:
     """Add /docs.json, once all other routes are there."""
-    del host_of
+    del models_of
 
     @functools.cache
     def document() -> Json:

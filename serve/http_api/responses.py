@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Match, Route
 
 from serve.gateway.request_log import note_error
-from serve.http_api.disconnect import ClientGone
+from serve.http_api.disconnect import ClientDisconnected
 from serve.wire.errors import RequestError
 
 log = logging.getLogger("torsor")
@@ -35,7 +35,7 @@ def explain_errors(app: FastAPI) -> None:
     async def explain(request: Request, error: Exception) -> Response:
         return answer_to(error, request)
 
-    for kind in (RequestError, ClientGone, ClientDisconnect, HTTPException, Exception):
+    for kind in (RequestError, ClientDisconnected, ClientDisconnect, HTTPException, Exception):
         app.add_exception_handler(kind, explain)
 
 
@@ -52,7 +52,7 @@ def answer_to(error: Exception, request: Request) -> Response:
     match error:
         case RequestError():
             return error_response(error)
-        case ClientGone() | ClientDisconnect():
+        case ClientDisconnected() | ClientDisconnect():
             return Response(status_code=CLIENT_GONE)
         case HTTPException():
             allowed = allowed_methods(request) if error.status_code == NOT_ALLOWED else ""

@@ -13,7 +13,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from serve.gateway.request_log import note_error
 from serve.http_api.completions import event_text
-from serve.http_api.disconnect import WhileThere
+from serve.http_api.disconnect import CancelOnDisconnect
 from serve.wire.errors import RequestError
 
 log = logging.getLogger("torsor")
@@ -34,16 +34,16 @@ class EventResponse(Response):
     An error after the start is an event of its own, and then the end.
     """
 
-    def __init__(self, writing: Closable, events: AsyncIterator[str]) -> None:
+    def __init__(self, generation: Closable, events: AsyncIterator[str]) -> None:
         super().__init__(headers=HEADERS, media_type="text/event-stream")
         del self.headers["content-length"]  # of the empty body that the class begins with
-        self._writing, self._events = writing, events
+        self._writing, self._events = generation, events
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events until they end or the client goes away."""
         del scope
         try:
-            with WhileThere(receive):
+            with CancelOnDisconnect(receive):
                 await self._send(send)
         finally:
             self._writing.close()

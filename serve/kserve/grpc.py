@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from serve.grpc_api.servicer import Context, or_abort
 from serve.kserve.infer import MODEL_VERSION, infer, model_metadata, served, server_metadata
 from serve.kserve.tensors import datatype_of, from_bytes, from_numbers, to_bytes
-from serve.models import Host
+from serve.models import Models
 from serve.wire import open_inference_pb2 as pb
 from serve.wire import open_inference_pb2_grpc as rpc
 from serve.wire.errors import invalid
@@ -26,18 +26,18 @@ Arrays = dict[str, Array]
 class InferenceServicer(rpc.GRPCInferenceServiceServicer):
     """Answers the calls; errors carry code and field in the trailing metadata."""
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
+    def __init__(self, models: Models) -> None:
+        self._models = models
 
     async def ServerLive(self, request: Any, context: Context) -> pb.ServerLiveResponse:
         """Whether the engine's loop runs."""
         del request, context
-        return pb.ServerLiveResponse(live=self._host.engine.alive)
+        return pb.ServerLiveResponse(live=self._models.engine.alive)
 
     async def ServerReady(self, request: Any, context: Context) -> pb.ServerReadyResponse:
         """Whether requests are taken."""
         del request, context
-        return pb.ServerReadyResponse(ready=self._host.readiness()["ready"])
+        return pb.ServerReadyResponse(ready=self._models.readiness()["ready"])
 
     async def ModelReady(
         self, request: pb.ModelReadyRequest, context: Context
@@ -45,8 +45,8 @@ class InferenceServicer(rpc.GRPCInferenceServiceServicer):
         """Whether requests to this model are taken."""
 
         async def answer() -> pb.ModelReadyResponse:
-            served(self._host, request.name, request.version)
-            return pb.ModelReadyResponse(ready=self._host.readiness()["ready"])
+            served(self._models, request.name, request.version)
+            return pb.ModelReadyResponse(ready=self._models.readiness()["ready"])
 
         return await or_abort(context, answer)
 
@@ -61,7 +61,7 @@ class InferenceServicer(rpc.GRPCInferenceServiceServicer):
         """What a model takes and gives."""
 
         async def answer() -> pb.ModelMetadataResponse:
-            bundle = served(self._host, request.name, request.version)
+            bundle = served(self._models, request.name, request.version)
             return pb.ModelMetadataResponse(**model_metadata(bundle))
 
         return await or_abort(context, answer)
@@ -72,11 +72,11 @@ class InferenceServicer(rpc.GRPCInferenceServiceServicer):
         """One run; the answer's tensors are raw where the request's were."""
 
         async def answer() -> pb.ModelInferResponse:
-            bundle = served(self._host, request.model_name, request.model_version)
+            bundle = served(self._models, request.model_name, request.model_version)
             _check_counts(request)
             _check_parameters(request)
             wanted = [output.name for output in request.outputs]
-            outputs = await infer(self._host, bundle, lambda: _decode(request), wanted)
+            outputs = await infer(self._models, bundle, lambda: _decode(request), wanted)
             raw = bool(request.raw_input_contents) or not request.inputs
             return pb.ModelInferResponse(
                 model_name=bundle.name,
@@ -89,10 +89,10 @@ class InferenceServicer(rpc.GRPCInferenceServiceServicer):
         return await or_abort(context, answer)
 
 
-def add_open_inference(server: grpc.aio.Server, host: Host) -> str:
+def add_open_inference(server: grpc.aio.Server, models: Models) -> str:
     """Add the service to a server; its name."""
     rpc.add_GRPCInferenceServiceServicer_to_server(  # type: ignore[no-untyped-call]
-        InferenceServicer(host), server
+        InferenceServicer(models), server
     )
     return SERVICE
 

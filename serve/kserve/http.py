@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from serve.gateway.request_log import note_error
 from serve.http_api.app import METHODS
 from serve.http_api.body import parse_body, read_body
-from serve.http_api.disconnect import unless_gone
+from serve.http_api.disconnect import cancel_on_disconnect
 from serve.http_api.openapi import documented
 from serve.http_api.responses import (
     allow_header,
@@ -26,7 +26,7 @@ from serve.http_api.responses import (
 )
 from serve.kserve.infer import MODEL_VERSION, infer, model_metadata, served, server_metadata
 from serve.kserve.tensors import datatype_of, from_bytes, from_numbers, to_bytes
-from serve.models import Host
+from serve.models import Models
 from serve.wire import responses as pages
 from serve.wire.errors import RequestError, invalid
 from serve.wire.open_inference import (
@@ -44,7 +44,7 @@ Json = dict[str, Any]
 Handler = Callable[..., Awaitable[Response]]
 
 
-def add_open_inference_paths(app: FastAPI, host_of: Callable[[], Host]) -> None:
+def add_open_inference_paths(app: FastAPI, models_of: Callable[[], Models]) -> None:
     """Add the paths to the app."""
 
     @app.get("/v2", **_documented(pages.ServerMetadataPage))
@@ -55,34 +55,34 @@ def add_open_inference_paths(app: FastAPI, host_of: Callable[[], Host]) -> None:
     @app.get("/v2/health/live", **_documented(pages.LivePage))
     @_in_words
     async def live() -> Response:
-        alive = host_of().engine.alive
+        alive = models_of().engine.alive
         return JSONResponse({"live": alive}, 200 if alive else 503)
 
     @app.get("/v2/health/ready", **_documented(pages.ReadyPage))
     @_in_words
     async def ready() -> Response:
-        answer = host_of().readiness()["ready"]
+        answer = models_of().readiness()["ready"]
         return JSONResponse({"ready": answer}, 200 if answer else 503)
 
     @app.get("/v2/models/{model}", **_documented(pages.ModelMetadataPage))
     @_in_words
     async def metadata(model: str) -> Response:
-        return JSONResponse(model_metadata(served(host_of(), model, "")))
+        return JSONResponse(model_metadata(served(models_of(), model, "")))
 
     @app.get("/v2/models/{model}/ready", **_documented(pages.ModelReadyPage))
     @_in_words
     async def model_ready(model: str) -> Response:
-        name, answer = served(host_of(), model, "").name, host_of().readiness()["ready"]
+        name, answer = served(models_of(), model, "").name, models_of().readiness()["ready"]
         return JSONResponse({"name": name, "ready": answer}, 200 if answer else 503)
 
     @app.post("/v2/models/{model}/infer", **_documented(pages.InferPage, InferRequest))
     @_in_words
     async def run(model: str, http: Request) -> Response:
-        bundle = served(host_of(), model, "")
+        bundle = served(models_of(), model, "")
         request, binary = await _parse(await read_body(http), http.headers.get(HEADER_LENGTH))
         wanted = [output.name for output in request.outputs]
-        work = infer(host_of(), bundle, lambda: _decode(request.inputs, binary), wanted)
-        return await _answer(bundle.name, request, await unless_gone(http, work))
+        work = infer(models_of(), bundle, lambda: _decode(request.inputs, binary), wanted)
+        return await _answer(bundle.name, request, await cancel_on_disconnect(http, work))
 
     @app.api_route("/v2/{path:path}", methods=METHODS, include_in_schema=False)
     @_in_words

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from serve.kserve.inputs import step_inputs
 from serve.kserve.tensors import DATATYPES
 from serve.manifest.page import TensorSpec
-from serve.models import Host
+from serve.models import Models
 from serve.runtime.bundle import Bundle
 from serve.wire.errors import RequestError, invalid
 from serve.wire.preview import shown
@@ -28,28 +28,28 @@ ANY_SIZE = -1
 
 
 async def infer(
-    host: Host, bundle: Bundle, decode: Callable[[], Arrays], wanted: Sequence[str]
+    models: Models, bundle: Bundle, decode: Callable[[], Arrays], wanted: Sequence[str]
 ) -> Arrays:
     """The `wanted` outputs of one run, all of them where none is named.
 
     `decode` gives the inputs that the client sent; it is called off the event loop. Raises
     `RequestError`.
     """
-    if not host.engine.accepting:
+    if not models.engine.accepting:
         raise RequestError("unavailable", "the server is shutting down; try another one")
     names = [spec.name for spec in bundle.manifest.graph.outputs]
     if unknown := [name for name in wanted if name not in names]:
         raise invalid(
             "outputs", f"found {shown(unknown[0], 80)}, expected some of {', '.join(names)}"
         )
-    return await host.inference.run(_run, bundle, decode, list(wanted) or names)
+    return await models.inference.run(_run, bundle, decode, list(wanted) or names)
 
 
-def served(host: Host, model: str, version: str) -> Bundle:
+def served(models: Models, model: str, version: str) -> Bundle:
     """The bundle of a model and version; `RequestError` if there is none."""
     if not model:
-        raise invalid("model_name", f"missing, expected one of {', '.join(host.bundles)}")
-    bundle = host.bundle(model)
+        raise invalid("model_name", f"missing, expected one of {', '.join(models.bundles)}")
+    bundle = models.bundle(model)
     if version not in ("", MODEL_VERSION):
         found = f"found {shown(version, 80)}, expected {MODEL_VERSION!r} or none"
         raise RequestError("not_found", f"model_version: {found}", "model_version")

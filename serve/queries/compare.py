@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from serve.engine.sampling import SamplingSettings, log_softmax
 from serve.engine.stream import Stream
-from serve.engine.wakeup import Inbox
+from serve.engine.wakeup import Wakeup
 from serve.gateway.request_log import note_streams
-from serve.models import Host
-from serve.offload import by_size
+from serve.models import Models
+from serve.offload import offload_if_large
 from serve.queries.generate import BASELINE, weights_of
 from serve.queries.score import kl_bits
-from serve.runtime.bundle import Bundle, Variant
+from serve.runtime.bundle import AblatedModel, Bundle
 from serve.runtime.vocabulary import Vocabulary
 from serve.wire.errors import RequestError
 from serve.wire.queries import CompareRequest
@@ -32,25 +32,27 @@ Json = dict[str, Any]
 SHORT = 1000  # probabilities that are named at once
 
 
-async def compare(host: Host, request: CompareRequest) -> Json:
+async def compare(models: Models, request: CompareRequest) -> Json:
     """The page of a comparison; `RequestError`s, which name the ablation that they are about."""
-    bundle = host.text_bundle(request.model)
-    vocabulary = host.vocabularies[bundle.name]
+    bundle = models.text_bundle(request.model)
+    vocabulary = models.vocabularies[bundle.name]
     forced = vocabulary.encode(request.prompt, "prompt", request.unknown)
     variants = [bundle.plain]
     for place, ablation in enumerate(request.ablations):
         try:
-            variants.append(await host.variant(bundle, ablation))
+            variants.append(await models.variant(bundle, ablation))
         except RequestError as error:
             raise _renamed(error, place) from None
-    inbox = Inbox()
-    streams = [_open(bundle, variant, forced, inbox) for variant in variants]
-    host.engine.submit(streams)
+    wakeup = Wakeup()
+    streams = [_open(bundle, variant, forced, wakeup) for variant in variants]
+    models.engine.submit(streams)
     reports = [variant.report for variant in variants[1:] if variant.report is not None]
     note_streams(streams, {"hash": ",".join(report["hash"] for report in reports)})
-    logits = await _read_logits(host, streams, inbox)
+    logits = await _read_logits(models, streams, wakeup)
     size = request.top * len(logits)
-    page = await by_size(size, _page, logits, reports, vocabulary, request.top, small=SHORT)
+    page = await offload_if_large(
+        size, _page, logits, reports, vocabulary, request.top, small=SHORT
+    )
     return {"model": bundle.name, "num_characters": len(forced), **page}
 
 
@@ -71,7 +73,7 @@ def _page(logits: list[Array], reports: list[Json], vocabulary: Vocabulary, coun
     }
 
 
-def _open(bundle: Bundle, variant: Variant, forced: Array, inbox: Inbox) -> Stream:
+def _open(bundle: Bundle, variant: AblatedModel, forced: Array, wakeup: Wakeup) -> Stream:
     return Stream(
         bundle,
         variant.session,
@@ -81,16 +83,16 @@ def _open(bundle: Bundle, variant: Variant, forced: Array, inbox: Inbox) -> Stre
         settings=SamplingSettings(temperature=0.0),
         deliver_logits=True,
         weights=weights_of(bundle, variant),
-        wake=inbox.ring,
+        wake=wakeup.ring,
     )
 
 
-async def _read_logits(host: Host, streams: Sequence[Stream], inbox: Inbox) -> list[Array]:
+async def _read_logits(models: Models, streams: Sequence[Stream], wakeup: Wakeup) -> list[Array]:
     """What each stream's character was drawn from: (V) each."""
     found, waiting = dict[int, Array](), set(range(len(streams)))
     try:
         while waiting:
-            await inbox.wait()
+            await wakeup.wait()
             for place in sorted(waiting):
                 arrived, done = streams[place].collect()
                 for delivery in arrived:
@@ -100,7 +102,7 @@ async def _read_logits(host: Host, streams: Sequence[Stream], inbox: Inbox) -> l
                     waiting.remove(place)
                     _check(streams[place], place)
     finally:
-        host.engine.cancel(streams[place] for place in waiting)
+        models.engine.cancel(streams[place] for place in waiting)
     return [found[place] for place in range(len(streams))]
 
 

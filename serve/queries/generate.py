@@ -14,13 +14,13 @@ import numpy as np
 from serve.engine.sampling import SamplingSettings, bias_of, choice_seed, draw_seed
 from serve.engine.stop_strings import StopStrings
 from serve.engine.stream import Delivery, Opening, Stream
-from serve.engine.wakeup import Inbox
+from serve.engine.wakeup import Wakeup
 from serve.gateway.request_log import current_key, note_streams
-from serve.models import Host
-from serve.offload import by_size
+from serve.models import Models
+from serve.offload import offload_if_large
 from serve.queries.prompts import encode_prompts, encode_stop
 from serve.queries.saved_state import decode_state, encode_state
-from serve.runtime.bundle import Bundle, Variant
+from serve.runtime.bundle import AblatedModel, Bundle
 from serve.runtime.vocabulary import Decoder, Vocabulary
 from serve.wire.errors import invalid
 from serve.wire.requests import GenerateRequest
@@ -39,7 +39,7 @@ class Character(NamedTuple):
 
 
 @dataclass(slots=True)  # not frozen: there are many, and freezing costs
-class Piece:
+class Chunk:
     """More text of one choice."""
 
     index: int
@@ -67,26 +67,26 @@ class Choice:
     done: bool = False
 
 
-class Writing:
+class Generation:
     """The open streams of one request. Read `pieces` to the end, or close it."""
 
     def __init__(
         self,
-        host: Host,
+        models: Models,
         request: GenerateRequest,
         bundle: Bundle,
-        variant: Variant,
+        variant: AblatedModel,
         choices: list[Choice],
-        inbox: Inbox,
+        wakeup: Wakeup,
     ) -> None:
         # Not the request itself: its prompt, or the state to go on from, can be megabytes.
         self.n, self.logprobs, self.echo = request.n, request.logprobs, request.echo
         self._stops = request.stops
         self.bundle, self.variant, self.choices = bundle, variant, choices
         self.seed = choices[0].seed
-        self._host, self._inbox = host, inbox
+        self._models, self._wakeup = models, wakeup
 
-    async def pieces(self, all_or_none: bool = False) -> AsyncIterator[Piece]:
+    async def pieces(self, all_or_none: bool = False) -> AsyncIterator[Chunk]:
         """Text as it comes, until every choice has ended; leaving early frees the slots.
 
         A stream that ends in an error stops no other one: the `RequestError` is raised once all
@@ -94,9 +94,9 @@ class Writing:
         """
         try:
             while not all(choice.done for choice in self.choices):
-                await self._inbox.wait()
-                for piece in self._read():
-                    yield piece
+                await self._wakeup.wait()
+                for chunk in self._read():
+                    yield chunk
                     if len(self.choices) > 1:
                         await asyncio.sleep(0)  # many of one request must not hold the loop
                 if all_or_none:
@@ -109,7 +109,7 @@ class Writing:
 
     def close(self) -> None:
         """Nobody reads on: free what still runs."""
-        self._host.engine.cancel(c.stream for c in self.choices if not c.done)
+        self._models.engine.cancel(c.stream for c in self.choices if not c.done)
 
     @property
     def usage(self) -> dict[str, Any]:
@@ -141,7 +141,7 @@ class Writing:
             if choice.done and choice.stream.error is not None:
                 raise choice.stream.error
 
-    def _read(self) -> Iterator[Piece]:
+    def _read(self) -> Iterator[Chunk]:
         is_alone = len(self.choices) == 1
         for choice in self.choices:
             if choice.done:
@@ -161,7 +161,7 @@ class Writing:
         choice: Choice,
         text: str,
         arrived: list[Delivery],
-    ) -> Piece:
+    ) -> Chunk:
         stream, characters = choice.stream, None
         if (top := self.logprobs) is not None:
             vocabulary = choice.decoder.vocabulary
@@ -169,7 +169,7 @@ class Writing:
             if not choice.started and characters and self.echo and len(stream.forced):
                 characters[0] = Character(characters[0].text, None, {})
         stop = stream.stop_index
-        return Piece(
+        return Chunk(
             index=choice.index,
             branch=choice.branch,
             text=text,
@@ -183,30 +183,32 @@ class Writing:
     def _saved(self, stream: Stream) -> str:
         assert stream.saved is not None
         end = (stream.position, stream.seed, stream.saved)
-        return encode_state(self.bundle.manifest, self.variant.hash, *end, self._host.state_key)
+        return encode_state(self.bundle.manifest, self.variant.hash, *end, self._models.state_key)
 
 
-async def open_writing(host: Host, request: GenerateRequest, paired: bool = False) -> Writing:
+async def open_generation(
+    models: Models, request: GenerateRequest, paired: bool = False
+) -> Generation:
     """Check a request and queue its streams.
 
     Raises `RequestError` for a field that isn't as expected, an ablation that doesn't fit, a full
     queue, or a server that is shutting down.
     """
-    bundle = host.text_bundle(request.model)
-    vocabulary = host.vocabularies[bundle.name]
+    bundle = models.text_bundle(request.model)
+    vocabulary = models.vocabularies[bundle.name]
     size = ID_BYTES * sum(map(len, request.prompts))
-    prompts = await by_size(size, encode_prompts, request, vocabulary)
+    prompts = await offload_if_large(size, encode_prompts, request, vocabulary)
     request.prompt = ""  # long ones are not held twice: from here on the indices stand for it
     settings = _settings(request, len(vocabulary))
     stops = StopStrings(encode_stop(s, vocabulary, request.unknown) for s in request.stops)
     if paired and request.ablation is None:
         raise invalid("ablation", "missing, expected the edits to compare with")
-    variant = await host.variant(bundle, request.ablation)
-    opening, seed = await _opening(host, request, bundle, variant)
-    inbox = Inbox()
+    variant = await models.variant(bundle, request.ablation)
+    opening, seed = await _opening(models, request, bundle, variant)
+    wakeup = Wakeup()
     branches = [(BASELINE, bundle.plain), (ABLATED, variant)] if paired else [("", variant)]
 
-    def open_stream(session_of: Variant, index: int) -> Stream:
+    def open_stream(session_of: AblatedModel, index: int) -> Stream:
         return Stream(
             bundle,
             session_of.session,
@@ -221,7 +223,7 @@ async def open_writing(host: Host, request: GenerateRequest, paired: bool = Fals
             opening=opening,
             saves=request.save_state,
             weights=weights_of(bundle, session_of),
-            wake=inbox.ring,
+            wake=wakeup.ring,
         )
 
     choices = [
@@ -236,12 +238,12 @@ async def open_writing(host: Host, request: GenerateRequest, paired: bool = Fals
         for index in range(request.n * len(prompts))
         for branch, source in branches
     ]
-    host.engine.submit([choice.stream for choice in choices])
+    models.engine.submit([choice.stream for choice in choices])
     note_streams([choice.stream for choice in choices], variant.report)
-    return Writing(host, request, bundle, variant, choices, inbox)
+    return Generation(models, request, bundle, variant, choices, wakeup)
 
 
-def weights_of(bundle: Bundle, variant: Variant) -> str:
+def weights_of(bundle: Bundle, variant: AblatedModel) -> str:
     """What states of a bundle under an ablation are called in the cache.
 
     Each key has its own: what others' prompts begin with is not for it to find out.
@@ -251,14 +253,14 @@ def weights_of(bundle: Bundle, variant: Variant) -> str:
 
 
 async def _opening(
-    host: Host, request: GenerateRequest, bundle: Bundle, variant: Variant
+    models: Models, request: GenerateRequest, bundle: Bundle, variant: AblatedModel
 ) -> tuple[Opening | None, int]:
     """Where the streams of a request begin, and its seed."""
     seed = request.seed
     if request.state is None:
         return None, draw_seed() if seed is None else seed
-    where = (bundle.manifest, variant.hash, host.state_key)
-    saved = await by_size(len(request.state), decode_state, request.state, *where)
+    where = (bundle.manifest, variant.hash, models.state_key)
+    saved = await offload_if_large(len(request.state), decode_state, request.state, *where)
     return Opening(saved.position, saved.rows), saved.seed if seed is None else seed
 
 

@@ -3,7 +3,7 @@
 import codecs
 from typing import Any
 
-from serve.queries.generate import Character, Choice, Piece
+from serve.queries.generate import Character, Choice, Chunk
 from serve.runtime.vocabulary import named_byte
 
 Json = dict[str, Any]
@@ -17,9 +17,9 @@ class Logprobs:
         utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._utf8 = utf8 if choice.decoder.vocabulary.is_bytes else None
 
-    def page(self, piece: Piece) -> Json:
+    def page(self, chunk: Chunk) -> Json:
         """Those of the choice's next piece."""
-        characters = piece.characters or []
+        characters = chunk.characters or []
         tops = [c.top if c.logprob is not None else None for c in characters]
         return {
             "tokens": [c.text for c in characters],
@@ -36,8 +36,10 @@ class Logprobs:
         offsets = list[int]()
         for character in characters:
             self._place += len(self._utf8.decode(named_byte(character.text)))
-            is_open = bool(self._utf8.getstate()[0])  # more bytes of this character may follow
-            offsets.append(self._place if is_open else self._place - 1)
+            # More bytes may follow these, though not all that the decoder keeps can become one
+            # character: ED A0, of a surrogate, is two mistakes for it only once a third byte comes.
+            kept = self._utf8.getstate()[0].decode("utf-8", "replace")
+            offsets.append(self._place + len(kept) - 1)
         return offsets
 
 

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from serve.engine.sampling import log_softmax
 from serve.engine.stream import Delivery, Stream, split_delivery
-from serve.engine.wakeup import Inbox
+from serve.engine.wakeup import Wakeup
 from serve.gateway.request_log import note_streams
-from serve.models import Host
+from serve.models import Models
 from serve.queries.generate import ABLATED, BASELINE
 from serve.wire.errors import invalid
 from serve.wire.requests import ScoreRequest
@@ -47,15 +47,15 @@ class Tally:
             raise self.stream.error
 
 
-async def score(host: Host, request: ScoreRequest) -> dict[str, Any]:
+async def score(models: Models, request: ScoreRequest) -> dict[str, Any]:
     """Score a text; with an ablation, the plain model and the ablated one. `RequestError`s."""
-    bundle = host.text_bundle(request.model)
-    vocabulary = host.vocabularies[bundle.name]
+    bundle = models.text_bundle(request.model)
+    vocabulary = models.vocabularies[bundle.name]
     forced = vocabulary.encode(request.text, "text", request.unknown)
     if not len(forced):
         raise invalid("text", "found no character of the model's vocabulary, expected some")
-    variant = await host.variant(bundle, request.ablation)
-    inbox, paired = Inbox(), request.ablation is not None
+    variant = await models.variant(bundle, request.ablation)
+    wakeup, paired = Wakeup(), request.ablation is not None
     tallies = [
         Tally(
             Stream(
@@ -66,14 +66,14 @@ async def score(host: Host, request: ScoreRequest) -> dict[str, Any]:
                 seed=0,
                 deliver_forced=True,
                 deliver_logits=paired,
-                wake=inbox.ring,
+                wake=wakeup.ring,
             )
         )
         for source in ([bundle.plain, variant] if paired else [bundle.plain])
     ]
-    host.engine.submit([tally.stream for tally in tallies])
+    models.engine.submit([tally.stream for tally in tallies])
     note_streams([tally.stream for tally in tallies], variant.report)
-    divergences = await _read_all(host, tallies, inbox)
+    divergences = await _read_all(models, tallies, wakeup)
     for tally in tallies:
         tally.bpc = bits_per_character(tally.logprobs)
         await asyncio.sleep(0)  # a sum can be long
@@ -85,11 +85,11 @@ def bits_per_character(logprobs: list[float]) -> float:
     return -math.fsum(logprobs) / len(logprobs) / math.log(2.0)
 
 
-async def _read_all(host: Host, tallies: list[Tally], inbox: Inbox) -> list[float]:
+async def _read_all(models: Models, tallies: list[Tally], wakeup: Wakeup) -> list[float]:
     divergences: list[float] = []
     try:
         while not all(tally.done for tally in tallies):
-            await inbox.wait()
+            await wakeup.wait()
             for tally in tallies:
                 tally.read()
             if len(tallies) == 2:
@@ -98,7 +98,7 @@ async def _read_all(host: Host, tallies: list[Tally], inbox: Inbox) -> list[floa
                 tally.waiting.clear()
             await asyncio.sleep(0)
     finally:
-        host.engine.cancel(tally.stream for tally in tallies if not tally.done)
+        models.engine.cancel(tally.stream for tally in tallies if not tally.done)
     return divergences
 
 

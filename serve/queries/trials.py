@@ -22,7 +22,7 @@ from serve.ablation.apply import divisor_of
 from serve.gateway.request_log import note_query
 from serve.manifest.page import TaskSpec
 from serve.manifest.values import BundleError
-from serve.models import Host
+from serve.models import Models
 from serve.queries.intervals import (
     RIGHT,
     Measured,
@@ -48,64 +48,64 @@ class _Abandoned(Exception):
 
 
 async def answer_trials(
-    host: Host, request: TrialsRequest, content: bytes | None = None
+    models: Models, request: TrialsRequest, content: bytes | None = None
 ) -> dict[str, Any]:
     """The page of a query; `content`: a safetensors file of trials, as bytes. `RequestError`s."""
-    bundle = task_bundle(host, request.model)
-    trials = await _asked_trials(host, bundle, request, content)
-    variant = await host.variant(bundle, request.ablation)
+    bundle = task_bundle(models, request.model)
+    trials = await _asked_trials(models, bundle, request, content)
+    variant = await models.variant(bundle, request.ablation)
     note_query(bundle.name, variant.report)
-    baseline = await measure(host, bundle, bundle.plain.session, trials)
+    baseline = await measure(models, bundle, bundle.plain.session, trials)
     ablated = None
     if request.ablation is not None:
-        ablated = await measure(host, bundle, variant.session, trials)
+        ablated = await measure(models, bundle, variant.session, trials)
     numbers = (divisor_of(variant.report), request.resamples, request.seed)
-    page = await host.trials.run(contrast, task_of(bundle), baseline, ablated, *numbers)
+    page = await models.trials.run(contrast, task_of(bundle), baseline, ablated, *numbers)
     mass = None if variant.report is None else variant.report["mass"]
     return {"model": bundle.name, **page, "mass": mass, "ablation": variant.report}
 
 
-async def measure(host: Host, bundle: Bundle, session: Session, trials: Trials) -> Measured:
+async def measure(models: Models, bundle: Bundle, session: Session, trials: Trials) -> Measured:
     """What the model of a session does on trials, each from the initial state.
 
     The plain model's on the bundle's own trials are kept. Raises `RequestError` where too many
     wait, or where it takes longer than any request may.
     """
-    if not host.engine.accepting:
+    if not models.engine.accepting:
         raise RequestError("unavailable", "the server is shutting down; try another one")
-    gone, until = threading.Event(), time.monotonic() + host.engine.limits.total_timeout_s
+    gone, until = threading.Event(), time.monotonic() + models.engine.limits.total_timeout_s
 
     def run(feeds: Arrays) -> Arrays:
         if gone.is_set():
             raise _Abandoned
-        if host.trials.closed:
+        if models.trials.closed:
             raise RequestError("unavailable", "the server has stopped; try another one")
         if time.monotonic() > until:
-            limit = f"{host.engine.limits.total_timeout_s} s (total_timeout_s)"
+            limit = f"{models.engine.limits.total_timeout_s} s (total_timeout_s)"
             raise RequestError("timeout", f"trials: not done after {limit}; bring fewer of them")
         return session.run(feeds)
 
     def work() -> Measured:
         own = session is bundle.plain.session and trials is own_trials(bundle)
-        if own and bundle in host.baselines:
-            found: Measured = host.baselines[bundle]
+        if own and bundle in models.baselines:
+            found: Measured = models.baselines[bundle]
             return found
         measured = _measure(bundle, run, session.initial, trials)
         metrics.count_trials(bundle.name, len(measured.table))
         if own:
-            host.baselines[bundle] = measured
+            models.baselines[bundle] = measured
         return measured
 
     try:
-        return await host.trials.run(work)
+        return await models.trials.run(work)
     finally:
         gone.set()
 
 
-def task_bundle(host: Host, model: str | None) -> Bundle:
+def task_bundle(models: Models, model: str | None) -> Bundle:
     """The bundle of a model of a task, the first one for None; `RequestError` for any other."""
-    tasks = [name for name, bundle in host.bundles.items() if bundle.manifest.task is not None]
-    bundle = host.bundle(model if model is not None else next(iter(tasks), None))
+    tasks = [name for name, bundle in models.bundles.items() if bundle.manifest.task is not None]
+    bundle = models.bundle(model if model is not None else next(iter(tasks), None))
     if bundle.manifest.task is None:
         expected = f"a model of a task: {', '.join(tasks) or 'none of them is served here'}"
         found = f"found {bundle.name!r}, a model of text"
@@ -132,16 +132,16 @@ def own_trials(bundle: Bundle) -> Trials:
 
 
 async def _asked_trials(
-    host: Host, bundle: Bundle, request: TrialsRequest, content: bytes | None
+    models: Models, bundle: Bundle, request: TrialsRequest, content: bytes | None
 ) -> Trials:
     task = task_of(bundle)
     if request.trials is not None:
-        return await host.trials.run(read_json_trials, task, request.trials)
+        return await models.trials.run(read_json_trials, task, request.trials)
     if content is not None:
-        return await host.trials.run(read_safetensors_trials, task, content, "trials")
+        return await models.trials.run(read_safetensors_trials, task, content, "trials")
     if request.safetensors is not None:
-        return await host.trials.run(_decode, task, request.safetensors)
-    return await host.trials.run(own_trials, bundle)
+        return await models.trials.run(_decode, task, request.safetensors)
+    return await models.trials.run(own_trials, bundle)
 
 
 def _decode(task: TaskSpec, text: str) -> Trials:

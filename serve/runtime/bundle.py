@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 
 from serve.ablation.ablation import Ablation, ablation_hash, canonical
 from serve.ablation.apply import apply_ablation, removed_json
-from serve.lru_cache import Recent
+from serve.lru_cache import LruCache
 from serve.manifest.page import (
     GRAPH_FILE,
     TRIALS_FILE,
@@ -31,7 +31,7 @@ NOTHING = {"mass": 0.0, "negligible": True, "removed": []}  # the report of an e
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Variant:
+class AblatedModel:
     """A model under an ablation: its session, and what the edits removed."""
 
     session: Session
@@ -44,7 +44,7 @@ class Variant:
         return str(report["hash"]) if report["edits"] else ""
 
 
-Owned = tuple[object, str]  # whose, and the hash of the ablation
+CacheKey = tuple[object, str]  # whose, and the hash of the ablation
 
 
 class Bundle:
@@ -56,10 +56,12 @@ class Bundle:
         self.weights = _read_tensors(folder / WEIGHTS_FILE)
         check_weights(folder, self.manifest, self.weights)
         self.initial = {state.name: self.weights[state.initial] for state in self.states}
-        self.plain = Variant(self._session({}), None)
+        self.plain = AblatedModel(self._session({}), None)
         check_graph(folder, self.manifest, *self.plain.session.interface())
         self.num_made = 0  # sessions of ablated models
-        self.sessions = Recent[Owned, Variant](ABLATED_BYTES)  # a host's bundles share one
+        self.sessions = LruCache[CacheKey, AblatedModel](
+            ABLATED_BYTES
+        )  # all served models share one
         self._owner = object()  # stands for us among the keys, and does not keep us alive
 
     @property
@@ -86,7 +88,7 @@ class Bundle:
         check_trials(self.folder, self.manifest.task, arrays)
         return Trials(**arrays)
 
-    def variant(self, ablation: Ablation) -> Variant:
+    def variant(self, ablation: Ablation) -> AblatedModel:
         """The model under an ablation; without edits it is the plain session itself.
 
         Raises `AblationError` where the edits don't fit the weights. Takes milliseconds, unless it
@@ -100,10 +102,10 @@ class Bundle:
     def _session(self, edited: Arrays) -> Session:
         return Session(self.folder, self.manifest, self.device, edited, initial=self.initial)
 
-    def known(self, ablation: Ablation) -> Variant | None:
+    def known(self, ablation: Ablation) -> AblatedModel | None:
         """The model under an ablation if it is at hand, without waiting for anything."""
         if not ablation.edits:
-            return _named(Variant(self.plain.session, dict(NOTHING)), ablation)
+            return _named(AblatedModel(self.plain.session, dict(NOTHING)), ablation)
         found = self.sessions.find((self._owner, ablation_hash(ablation)))
         return None if found is None else _named(found, ablation)
 
@@ -111,19 +113,21 @@ class Bundle:
         """Keep no ablated sessions; running streams keep theirs."""
         self.sessions.forget(lambda key: key[0] is self._owner)
 
-    def _make(self, ablation: Ablation) -> tuple[Variant, int]:
+    def _make(self, ablation: Ablation) -> tuple[AblatedModel, int]:
         applied = apply_ablation(ablation, self.weights, self.manifest)
         session = self._session(applied.weights)
         self.num_made += 1
         page = {**applied.mass, "removed": [removed_json(item) for item in applied.removed]}
-        return Variant(session, page), session_bytes(applied.weights, self.weights, page["removed"])
+        return AblatedModel(session, page), session_bytes(
+            applied.weights, self.weights, page["removed"]
+        )
 
 
-def _named(kept: Variant, ablation: Ablation) -> Variant:
+def _named(kept: AblatedModel, ablation: Ablation) -> AblatedModel:
     """What is kept, with the name that this caller gave the ablation."""
     assert kept.report is not None
     page = {**canonical(ablation), "hash": ablation_hash(ablation)}
-    return Variant(kept.session, page | kept.report)
+    return AblatedModel(kept.session, page | kept.report)
 
 
 def load_bundles(folders: list[Path], wish: str, num_threads: int) -> dict[str, Bundle]:

@@ -77,7 +77,7 @@ class SweepServicer(TorsorServicer):
 
     @property
     def _sweeps(self) -> Sweeps:
-        return sweeps_of(self._host)
+        return sweeps_of(self._models)
 
 
 async def _reply(page: dict[str, Any]) -> pb.SweepReply:

@@ -22,10 +22,10 @@ from serve.gateway.keys import Key
 from serve.gateway.request_log import current_key
 from serve.http_api.body import read_request
 from serve.http_api.completions import DONE
-from serve.http_api.disconnect import unless_gone
+from serve.http_api.disconnect import cancel_on_disconnect
 from serve.http_api.openapi import documented
 from serve.http_api.sse import EventResponse
-from serve.models import Host
+from serve.models import Models
 from serve.sweeps.jobs import POINTS_AT_ONCE, Sweeps, sweeps_of
 from serve.wire import query_responses as pages
 from serve.wire.errors import invalid
@@ -45,17 +45,17 @@ class Watching:
         """Nothing: a sweep goes on without those who watch it."""
 
 
-def add_sweep_paths(app: FastAPI, host_of: Callable[[], Host]) -> None:
+def add_sweep_paths(app: FastAPI, models_of: Callable[[], Models]) -> None:
     """Add the paths to the app."""
 
     def sweeps() -> Sweeps:
-        return sweeps_of(host_of())
+        return sweeps_of(models_of())
 
     @app.post("/v1/ablations/sweep", status_code=202, include_in_schema=False)  # beside the others
     @app.post("/v1/sweeps", status_code=202, **_accepted())
     async def start(http: Request) -> Response:
         request = await read_request(http, SweepRequest)
-        page = await unless_gone(http, sweeps().submit(request, current_key()))
+        page = await cancel_on_disconnect(http, sweeps().submit(request, current_key()))
         return Response(
             json.dumps(page), 202, {"Location": f"/v1/sweeps/{page['id']}"}, "application/json"
         )

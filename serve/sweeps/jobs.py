@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 
 from serve import metrics
 from serve.gateway.keys import Key
-from serve.models import Host
+from serve.models import Models
 from serve.queries.trials import task_bundle
 from serve.sweeps.grid import expand
 from serve.sweeps.runner import SweepJob, error_page, make_query
@@ -36,10 +36,10 @@ ENDED = ("done", "cancelled", "failed")
 
 
 class Sweeps:
-    """The sweeps of one host; all methods belong to its event loop."""
+    """The sweeps of one server; all methods belong to its event loop."""
 
-    def __init__(self, host: Host, folder: Path) -> None:
-        self._host, self._folder = host, folder
+    def __init__(self, models: Models, folder: Path) -> None:
+        self._models, self._folder = models, folder
         self._store: SweepStore | None = None
         self._thread = ThreadPoolExecutor(1, "sweeps")  # the one that touches the store
         self._news, self._wake = asyncio.Event(), asyncio.Event()
@@ -66,10 +66,10 @@ class Sweeps:
     async def submit(self, request: SweepRequest, key: Key | None) -> dict[str, Json]:
         """Take a sweep in; its page. `RequestError` for what can't become one."""
         if request.query == "score":
-            bundle = self._host.text_bundle(request.model)
+            bundle = self._models.text_bundle(request.model)
         else:
-            bundle = task_bundle(self._host, request.model)
-        make_query(self._host, bundle, request)
+            bundle = task_bundle(self._models, request.model)
+        make_query(self._models, bundle, request)
         ablations = await asyncio.to_thread(expand, request, bundle.manifest)
         new = NewSweep(
             id=secrets.token_hex(16),
@@ -112,7 +112,7 @@ class Sweeps:
         return await self._points(name, start, limit)
 
     async def watch(
-        self, name: str, key: Key | None, start: int = 0, patience_s: float | None = None
+        self, name: str, key: Key | None, start: int = 0, write_timeout_s: float | None = None
     ) -> AsyncIterator[tuple[int, str] | dict[str, Json] | None]:
         """Points as they are done, and at the end the sweep's page; None: nothing for so long.
 
@@ -130,7 +130,7 @@ class Sweeps:
             if self._stopping:
                 break
             try:
-                async with asyncio.timeout(patience_s):
+                async with asyncio.timeout(write_timeout_s):
                     await news.wait()
             except TimeoutError:
                 yield None
@@ -186,7 +186,7 @@ class Sweeps:
             if not await self._do(store.begin, job.id):
                 return  # it was cancelled meanwhile
             await self._observe(store)
-            work = SweepJob(self._host, job, save)
+            work = SweepJob(self._models, job, save)
             await self._do(store.compare_with, job.id, await work.open())
             self._tell()
             await work.run()
@@ -242,16 +242,16 @@ def _may_see(key: Key | None, owner: str | None) -> bool:
     return key is None or key.manage or key.name == owner
 
 
-_kept: WeakKeyDictionary[Host, Sweeps] = WeakKeyDictionary()
+_kept: WeakKeyDictionary[Models, Sweeps] = WeakKeyDictionary()
 
 
-def keep_sweeps(host: Host, sweeps: Sweeps) -> None:
-    """A host answers for these sweeps."""
-    _kept[host] = sweeps
+def keep_sweeps(models: Models, sweeps: Sweeps) -> None:
+    """These models' server keeps these sweeps."""
+    _kept[models] = sweeps
 
 
-def sweeps_of(host: Host) -> Sweeps:
-    """The sweeps of a host; `RequestError` if it has none."""
-    if host not in _kept:
+def sweeps_of(models: Models) -> Sweeps:
+    """The sweeps of a server; `RequestError` if it has none."""
+    if models not in _kept:
         raise RequestError("unavailable", "sweeps: this server keeps none; use torsor serve")
-    return _kept[host]
+    return _kept[models]

@@ -21,12 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serve.engine.stream import Delivery, Stream
-from serve.engine.wakeup import Inbox
-from serve.models import Host
+from serve.engine.wakeup import Wakeup
+from serve.models import Models
 from serve.queries.intervals import Measured, contrast, score_names
 from serve.queries.score import bits_per_character, kl_bits
 from serve.queries.trials import measure, own_trials, task_of
-from serve.runtime.bundle import Bundle, Variant
+from serve.runtime.bundle import AblatedModel, Bundle
 from serve.runtime.session import Session
 from serve.runtime.trials import Trials
 from serve.wire.errors import RequestError, invalid
@@ -40,11 +40,11 @@ COMPARED = 512  # characters that are compared at once, off the event loop
 class ScoreQuery:
     """Bits per character of one text. `open` comes first."""
 
-    def __init__(self, host: Host, bundle: Bundle, request: SweepRequest) -> None:
+    def __init__(self, models: Models, bundle: Bundle, request: SweepRequest) -> None:
         """`RequestError` for a text that the model can't take."""
         assert request.text is not None
-        self.bundle, self._host = bundle, host
-        vocabulary = host.vocabularies[bundle.name]
+        self.bundle, self._models = bundle, models
+        vocabulary = models.vocabularies[bundle.name]
         self._forced = vocabulary.encode(request.text, "text", request.unknown)
         if not len(self._forced):
             raise invalid("text", "found no character of the model's vocabulary, expected some")
@@ -62,7 +62,7 @@ class ScoreQuery:
         self._bpc = bits_per_character(logprobs)
         return {"num_characters": len(logprobs), "bpc": self._bpc}
 
-    async def measure(self, variant: Variant, mass: float | None) -> dict[str, Any]:
+    async def measure(self, variant: AblatedModel, mass: float | None) -> dict[str, Any]:
         """What an ablation does to the score."""
         del mass  # divides the headline only, which the caller does
         logprobs, divergences, waiting = list[float](), list[float](), list[Delivery]()
@@ -80,7 +80,7 @@ class ScoreQuery:
         mean_kl = math.fsum(divergences) / len(divergences)
         return {"bpc": bpc, "delta_bpc": delta, "mean_kl": mean_kl, "delta": delta}
 
-    async def delta(self, variant: Variant) -> float:
+    async def delta(self, variant: AblatedModel) -> float:
         """The headline of `measure` alone."""
         logprobs = list[float]()
         async with aclosing(self._read(variant.session, False)) as pieces:
@@ -113,7 +113,7 @@ class ScoreQuery:
         return found
 
     async def _read(self, session: Session, logits: bool) -> AsyncGenerator[list[Delivery], None]:
-        inbox = Inbox()
+        wakeup = Wakeup()
         stream = Stream(
             self.bundle,
             session,
@@ -122,14 +122,14 @@ class ScoreQuery:
             seed=0,
             deliver_forced=True,
             deliver_logits=logits,
-            wake=inbox.ring,
+            wake=wakeup.ring,
             background=True,  # behind those of clients who wait
         )
-        self._host.engine.submit([stream])
+        self._models.engine.submit([stream])
         done = False
         try:
             while not done:
-                await inbox.wait()
+                await wakeup.wait()
                 arrived, done = stream.collect()
                 if done and stream.error is not None:
                     raise stream.error
@@ -138,7 +138,7 @@ class ScoreQuery:
                 yield arrived
         finally:
             if not done:
-                self._host.engine.cancel([stream])
+                self._models.engine.cancel([stream])
 
 
 Json = Any
@@ -148,21 +148,21 @@ DEFAULTS = TrialsRequest.model_validate({})
 class TrialsQuery:
     """How well a model of a task does. `open` comes first."""
 
-    def __init__(self, host: Host, bundle: Bundle) -> None:
-        self.bundle, self._host = bundle, host
+    def __init__(self, models: Models, bundle: Bundle) -> None:
+        self.bundle, self._models = bundle, models
         task = task_of(bundle)
         names = score_names(task)
         self._headline = task.headline if task.headline in names else names[-1]
 
     async def open(self) -> dict[str, Json]:
         """Run the plain model; what every point is compared with."""
-        self._trials: Trials = await self._host.trials.run(own_trials, self.bundle)
+        self._trials: Trials = await self._models.trials.run(own_trials, self.bundle)
         self._plain = await self._run(self.bundle.plain)
         page = await self._contrast(None, None, DEFAULTS.resamples)
         kept = ("num_trials", "num_steps", "counted", "intervals", "warnings")
         return {"headline": self._headline, **page["baseline"], **{k: page[k] for k in kept}}
 
-    async def measure(self, variant: Variant, mass: float | None) -> dict[str, Json]:
+    async def measure(self, variant: AblatedModel, mass: float | None) -> dict[str, Json]:
         """What an ablation does to the scores."""
         ablated = await self._run(variant)
         page = await self._contrast(ablated, mass, DEFAULTS.resamples)
@@ -170,18 +170,18 @@ class TrialsQuery:
         scores = {**page["ablated"], **page["delta"], **kept}
         return {**scores, "delta": page["delta"][f"delta_{self._headline}"]}
 
-    async def delta(self, variant: Variant) -> float | None:
+    async def delta(self, variant: AblatedModel) -> float | None:
         """The headline of `measure` alone."""
         page = await self._contrast(await self._run(variant), None, 0)
         found: float | None = page["delta"][f"delta_{self._headline}"]
         return found
 
-    async def _run(self, variant: Variant) -> Measured:
-        return await measure(self._host, self.bundle, variant.session, self._trials)
+    async def _run(self, variant: AblatedModel) -> Measured:
+        return await measure(self._models, self.bundle, variant.session, self._trials)
 
     async def _contrast(
         self, ablated: Measured | None, mass: float | None, resamples: int
     ) -> dict[str, Json]:
         task, seed = task_of(self.bundle), DEFAULTS.seed
         arguments = (task, self._plain, ablated, mass, resamples, seed)
-        return await self._host.trials.run(contrast, *arguments)
+        return await self._models.trials.run(contrast, *arguments)

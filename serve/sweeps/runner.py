@@ -22,9 +22,9 @@ from serve.ablation.ablation import canonical, controls
 from serve.ablation.apply import divisor_of
 from serve.ablation.parse import parse_ablation
 from serve.manifest.page import Manifest
-from serve.models import Host
+from serve.models import Models
 from serve.queries.trials import task_bundle
-from serve.runtime.bundle import Bundle, Variant
+from serve.runtime.bundle import AblatedModel, Bundle
 from serve.sweeps.measure import ScoreQuery, TrialsQuery
 from serve.sweeps.store import Job
 from serve.wire.errors import RequestError, invalid
@@ -58,23 +58,23 @@ class Query(Protocol):
     async def open(self) -> dict[str, Json]:
         """Ask it of the plain model."""
 
-    async def measure(self, variant: Variant, mass: float | None) -> dict[str, Json]:
+    async def measure(self, variant: AblatedModel, mass: float | None) -> dict[str, Json]:
         """Ask it of an ablated one; the headline's change is `delta`."""
 
-    async def delta(self, variant: Variant) -> float | None:
+    async def delta(self, variant: AblatedModel) -> float | None:
         """That headline alone."""
 
 
-def make_query(host: Host, bundle: Bundle, request: SweepRequest) -> Query:
+def make_query(models: Models, bundle: Bundle, request: SweepRequest) -> Query:
     """The query of a sweep; `RequestError` if it doesn't fit the model."""
     if request.query == "score":
-        return ScoreQuery(host, host.text_bundle(bundle.name), request)
-    return TrialsQuery(host, task_bundle(host, bundle.name))
+        return ScoreQuery(models, models.text_bundle(bundle.name), request)
+    return TrialsQuery(models, task_bundle(models, bundle.name))
 
 
-def bundle_of(host: Host, model: str, identity: str) -> Bundle:
+def bundle_of(models: Models, model: str, identity: str) -> Bundle:
     """The served bundle of a sweep; `SweepFailed` if it is gone or has other weights."""
-    bundle = host.bundles.get(model)
+    bundle = models.bundles.get(model)
     if bundle is None:
         found = f"model: {model!r} is not served any more, expected it until the sweep's end"
         raise SweepFailed(RequestError("not_found", f"{found}; start the sweep again", "model"))
@@ -92,15 +92,15 @@ def bundle_of(host: Host, model: str, identity: str) -> Bundle:
 class SweepJob:
     """Runs the points of a job that aren't done; `save` takes each as it is."""
 
-    def __init__(self, host: Host, job: Job, save: Save) -> None:
-        self._host, self._job, self._save = host, job, save
+    def __init__(self, models: Models, job: Job, save: Save) -> None:
+        self._models, self._job, self._save = models, job, save
         self._request = parse_request(SweepRequest, job.request)
 
     async def open(self) -> dict[str, Json]:
         """Measure the plain model; what all points are compared with."""
         while True:
             try:
-                self._query = make_query(self._host, self._bundle(), self._request)
+                self._query = make_query(self._models, self._bundle(), self._request)
                 baseline: dict[str, Json] = finite(await self._query.open())
                 return baseline
             except RequestError as error:
@@ -142,7 +142,7 @@ class SweepJob:
         return seeds_of(self._request.seed, self._request.controls)
 
     async def _measure(self, ablation: dict[str, Json]) -> dict[str, Json]:
-        variant = await self._host.variant(self._query.bundle, ablation)
+        variant = await self._models.variant(self._query.bundle, ablation)
         assert variant.report is not None
         divisor = divisor_of(variant.report)
         page = await self._query.measure(variant, divisor)
@@ -154,7 +154,7 @@ class SweepJob:
         async def measured() -> dict[str, Json]:
             bundle = self._query.bundle
             control = control_of(ablation, seed, bundle.manifest)
-            variant = await self._host.variant(bundle, control)
+            variant = await self._models.variant(bundle, control)
             assert variant.report is not None
             mass = variant.report["mass"]
             return {"mass": mass, "delta": await self._query.delta(variant), "error": None}
@@ -180,7 +180,7 @@ class SweepJob:
             await asyncio.sleep(RETRY_S)
 
     def _bundle(self) -> Bundle:
-        return bundle_of(self._host, self._job.model, self._job.identity)
+        return bundle_of(self._models, self._job.model, self._job.identity)
 
 
 def finite(value: Json) -> Json:

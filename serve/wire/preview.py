@@ -13,8 +13,8 @@ def shown(value: Any, most: int = MOST) -> str:
     No more of a long or deep one is looked at.
     """
     text = ""
-    for piece in _pieces(value, most):
-        text += piece
+    for chunk in _pieces(value, most):
+        text += chunk
         if len(text) >= most:
             break
     return text[:most]

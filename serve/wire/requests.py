@@ -138,7 +138,7 @@ class StreamOptions(Strict):
     continuous_usage_stats: Literal[False] = False
 
 
-class IdleFields(Strict):
+class NoOpFields(Strict):
     """What OpenAI's and vLLM's clients and load tools send, and this server does not honour.
 
     Each may hold what asks for nothing. These models have neither an end token nor special tokens,
@@ -163,7 +163,7 @@ class IdleFields(Strict):
     spaces_between_special_tokens: bool | None = None
 
 
-class CompletionRequest(GenerateRequest, IdleFields):
+class CompletionRequest(GenerateRequest, NoOpFields):
     """The body of `POST /v1/completions`: OpenAI's fields, and ours on top."""
 
     stream: bool = False

@@ -21,7 +21,7 @@ from statistics import median
 import numpy as np
 
 from serve.engine.engine import Engine
-from serve.engine.limits import Limits
+from serve.engine.limits import EngineLimits
 from serve.engine.stream import Stream
 from serve.queries.generate import FLUSH_S
 from serve.runtime.bundle import Bundle
@@ -77,7 +77,7 @@ def main() -> int:
 
 def engine_run(bundle: Bundle, num_streams: int, characters: int) -> Rate:
     """Streams that the engine runs while somebody reads them."""
-    engine = Engine([bundle], Limits(max_streams=num_streams))
+    engine = Engine([bundle], EngineLimits(max_streams=num_streams))
     streams = [
         Stream(
             bundle, bundle.plain.session, np.empty(0, np.int64), max_tokens=characters, seed=index

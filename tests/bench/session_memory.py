@@ -17,7 +17,7 @@ import numpy as np
 import psutil  # type: ignore[import-untyped]
 
 from serve.engine.engine import Engine
-from serve.engine.limits import Limits
+from serve.engine.limits import EngineLimits
 from serve.engine.stream import Stream
 from serve.runtime.bundle import Bundle
 from serve.runtime.session import Session, choose_device, session_bytes
@@ -65,7 +65,7 @@ def targets(bundle: Bundle) -> set[str]:
 
 def use(bundle: Bundle, session: Session, num_streams: int) -> None:
     """Run streams on a session to their end."""
-    engine = Engine([bundle], Limits(max_streams=num_streams, state_cache_bytes=0))
+    engine = Engine([bundle], EngineLimits(max_streams=num_streams, state_cache_bytes=0))
     forced = np.zeros(1, np.int64)
     engine.submit(
         [Stream(bundle, session, forced, max_tokens=48, seed=i) for i in range(num_streams)]

@@ -146,9 +146,9 @@ async def leave_early(tester: Tester, generator: Generator) -> None:
     """Hang up at a random moment: before the slot, in the prompt, or in the text."""
     length = int(generator.choice([10, 20_000]))
     body = {"prompt": PROMPT * length if length > 10 else "", "max_tokens": 5_000, "stream": True}
-    patience = float(generator.choice([0.001, 0.01, 0.1, 0.5]))
+    write_timeout = float(generator.choice([0.001, 0.01, 0.1, 0.5]))
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(patience):
+        async with asyncio.timeout(write_timeout):
             await tester.web.post("/v1/completions", json={"model": MODEL, **body})
 
 

@@ -8,11 +8,16 @@ import pytest
 
 from serve.ablation import schur
 from serve.ablation.ops import forms, ordered_schur
-from serve.lru_cache import Recent
+from serve.lru_cache import LruCache
 
 
 def test_many_who_ask_at_once_get_one_thing_and_others_do_not_wait() -> None:
-    kept, made, go, asked = Recent[str, str](100), list[int](), threading.Event(), threading.Event()
+    kept, made, go, asked = (
+        LruCache[str, str](100),
+        list[int](),
+        threading.Event(),
+        threading.Event(),
+    )
     kept.get("known", lambda: ("at hand", 1))
 
     def make() -> tuple[str, int]:
@@ -33,7 +38,7 @@ def test_many_who_ask_at_once_get_one_thing_and_others_do_not_wait() -> None:
 
 
 def test_what_fails_is_raised_and_made_anew() -> None:
-    kept = Recent[str, str](100)
+    kept = LruCache[str, str](100)
 
     def fail() -> tuple[str, int]:
         raise ValueError("no such thing")
@@ -45,7 +50,7 @@ def test_what_fails_is_raised_and_made_anew() -> None:
 
 
 def test_the_least_recently_used_go_first_and_the_bound_is_of_bytes() -> None:
-    kept = Recent[str, str](10)
+    kept = LruCache[str, str](10)
     for key, size in (("a", 4), ("b", 4), ("a", 4), ("c", 4), ("large", 11)):
         kept.get(key, lambda key=key, size=size: (key, size))  # type: ignore[misc]
         assert kept.num_bytes <= 10

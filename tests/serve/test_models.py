@@ -17,8 +17,8 @@ from serve.engine.engine import Engine
 from serve.engine.stream import Life, Stream
 from serve.manifest.page import WEIGHTS_FILE
 from serve.manifest.read import describe_file, read_manifest, write_manifest
-from serve.models import Host
-from serve.queries.generate import open_writing
+from serve.models import Models
+from serve.queries.generate import open_generation
 from serve.runtime.bundle import Bundle, load_bundles
 from serve.settings import SHIPPED
 from serve.wire.errors import RequestError
@@ -27,11 +27,11 @@ from serve.wire.requests import GenerateRequest, parse_request
 OSM, TANH = "osm-rnn-shakespeare", "tanh-rnn-shakespeare"
 
 
-def run(work: Callable[[Host], Awaitable[None]], *names: str) -> None:
+def run(work: Callable[[Models], Awaitable[None]], *names: str) -> None:
     """A host in an event loop, with its engine's thread."""
 
     async def inside() -> None:
-        host = Host(load_bundles([SHIPPED / name for name in names], "cpu", 1))
+        host = Models(load_bundles([SHIPPED / name for name in names], "cpu", 1))
         host.start()
         try:
             await asyncio.wait_for(work(host), 60)
@@ -45,8 +45,8 @@ def asked(fields: dict[str, Any]) -> GenerateRequest:
     return parse_request(GenerateRequest, fields)
 
 
-async def write(host: Host, **fields: Any) -> str:
-    writing = await open_writing(host, asked({"seed": 1, "max_tokens": 60} | fields))
+async def write(host: Models, **fields: Any) -> str:
+    writing = await open_generation(host, asked({"seed": 1, "max_tokens": 60} | fields))
     return "".join([piece.text async for piece in writing.pieces()])
 
 
@@ -59,7 +59,7 @@ async def until(true: Callable[[], bool]) -> None:
 
 
 def test_a_model_can_be_loaded_and_unloaded_while_others_run() -> None:
-    async def work(host: Host) -> None:
+    async def work(host: Models) -> None:
         with pytest.raises(RequestError, match="not|expected one of"):
             await write(host, model=TANH)
         expected = await write(host, model=OSM)
@@ -77,11 +77,11 @@ def test_a_model_can_be_loaded_and_unloaded_while_others_run() -> None:
 
 
 def test_a_running_stream_outlives_its_models_unloading_and_its_states_go() -> None:
-    async def work(host: Host) -> None:
+    async def work(host: Models) -> None:
         expected = await write(host, max_tokens=3000, prompt="A" * 40)
         assert len(host.engine.cache) == 1
         request = asked({"seed": 1, "max_tokens": 3000, "prompt": "A" * 40})
-        writing = await open_writing(host, request)
+        writing = await open_generation(host, request)
         pieces = writing.pieces()
         text = (await anext(pieces)).text
         host.unload(OSM)
@@ -122,9 +122,9 @@ def silence(weights: dict[str, Any]) -> None:
 
 
 def test_a_reload_takes_the_new_weights_for_new_streams_only(tmp_path: Path) -> None:
-    async def work(host: Host) -> None:
+    async def work(host: Models) -> None:
         before = await write(host, max_tokens=3000)
-        writing = await open_writing(host, asked({"seed": 1, "max_tokens": 3000}))
+        writing = await open_generation(host, asked({"seed": 1, "max_tokens": 3000}))
         pieces = writing.pieces()
         text = (await anext(pieces)).text
         bundle = await host.load(edited(tmp_path / "new", silence))
@@ -139,7 +139,7 @@ def test_a_reload_takes_the_new_weights_for_new_streams_only(tmp_path: Path) -> 
 
 
 def test_a_folder_that_holds_no_bundle_changes_nothing(tmp_path: Path) -> None:
-    async def work(host: Host) -> None:
+    async def work(host: Models) -> None:
         expected = await write(host)
         broken = edited(tmp_path / "broken", silence)
         (broken / WEIGHTS_FILE).write_bytes(b"nothing")
@@ -159,7 +159,7 @@ def overflow(weights: dict[str, Any]) -> None:
 def test_a_model_that_leaves_the_numbers_again_and_again_turns_readiness_off(
     tmp_path: Path,
 ) -> None:
-    async def work(host: Host) -> None:
+    async def work(host: Models) -> None:
         sick = await host.load(edited(tmp_path / "sick", overflow))
         for _ in range(5):
             assert host.readiness()["ready"]
@@ -175,7 +175,7 @@ def test_a_model_that_leaves_the_numbers_again_and_again_turns_readiness_off(
 
 
 def test_a_sick_model_beside_a_healthy_one_turns_readiness_off_too(tmp_path: Path) -> None:
-    async def work(host: Host) -> None:
+    async def work(host: Models) -> None:
         await host.load(edited(tmp_path / "sick", overflow))
         for _ in range(5):
             with pytest.raises(RequestError):
@@ -209,11 +209,11 @@ def test_an_ablation_that_leaves_the_numbers_does_not() -> None:
 
 
 def test_streams_of_an_event_loop_that_has_closed_do_not_fail_the_engine() -> None:
-    host = Host(load_bundles([SHIPPED / TANH], "cpu", 1))
+    host = Models(load_bundles([SHIPPED / TANH], "cpu", 1))
     host.start()
 
     async def leave() -> None:
-        await open_writing(host, asked({"max_tokens": 3_000}))
+        await open_generation(host, asked({"max_tokens": 3_000}))
 
     try:
         asyncio.run(leave())
@@ -223,7 +223,7 @@ def test_streams_of_an_event_loop_that_has_closed_do_not_fail_the_engine() -> No
 
 
 def test_a_warm_host_has_decomposed_what_schur_ablations_ask_for() -> None:
-    async def work(host: Host) -> None:
+    async def work(host: Models) -> None:
         for again in (False, True):
             ops.forms.forget(lambda key: True)
             if again:

@@ -11,13 +11,13 @@ import grpc
 import pytest
 import uvicorn
 
-from serve.cancel import Patience
-from serve.gateway.admission import Entrance, Gate
+from serve.cancel import WriteTimeout
+from serve.gateway.admission import Gateway, KeyLimits
 from serve.gateway.keys import Key, hash_key
 from serve.grpc_api.servicer import start_grpc_server
 from serve.http_api.app import make_app
-from serve.http_api.middleware import HttpEntrance
-from serve.models import Host
+from serve.http_api.middleware import GatewayMiddleware
+from serve.models import Models
 from serve.wire import torsor_pb2 as pb
 from serve.wire import torsor_pb2_grpc as rpc
 
@@ -56,10 +56,10 @@ def ask_without_reading(port: int, body: dict[str, Any]) -> socket.socket:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_who_reads_nothing_keeps_neither_slot_nor_place(host: Host, stream: bool) -> None:
+def test_who_reads_nothing_keeps_neither_slot_nor_place(host: Models, stream: bool) -> None:
     async def work() -> None:
-        gate = Gate([Key(name="one", sha256=hash_key(KEY), max_concurrent=1)])
-        app = HttpEntrance(make_app(lambda: host), Entrance(gate, patience_s=0.4))
+        gate = KeyLimits([Key(name="one", sha256=hash_key(KEY), max_concurrent=1)])
+        app = GatewayMiddleware(make_app(lambda: host), Gateway(gate, write_timeout_s=0.4))
         body = {"prompt": "A", "max_tokens": 9_500, "logprobs": 20, "stream": stream}
         async with serving(app) as port:
             connections = []
@@ -75,15 +75,15 @@ def test_who_reads_nothing_keeps_neither_slot_nor_place(host: Host, stream: bool
 
 
 def test_who_reads_nothing_over_grpc_keeps_neither_slot_nor_place(
-    host: Host, free_tcp_port: int
+    host: Models, free_tcp_port: int
 ) -> None:
     asked = pb.GenerateRequest(prompt="A", max_tokens=9_500, logprobs=20)
     metadata = (("authorization", f"Bearer {KEY}"),)
 
     async def work() -> None:
-        gate = Gate([Key(name="one", sha256=hash_key(KEY), max_concurrent=1)])
+        gate = KeyLimits([Key(name="one", sha256=hash_key(KEY), max_concurrent=1)])
         address = f"127.0.0.1:{free_tcp_port}"
-        server, _ = await start_grpc_server(host, address, Entrance(gate, patience_s=0.4))
+        server, _ = await start_grpc_server(host, address, Gateway(gate, write_timeout_s=0.4))
         narrow = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1 << 16)]
         with grpc.insecure_channel(address, options=narrow) as channel:
             stub: Any = rpc.TorsorStub(channel)  # type: ignore[no-untyped-call]  # generated
@@ -102,17 +102,17 @@ def test_who_reads_nothing_over_grpc_keeps_neither_slot_nor_place(
 def test_only_a_write_that_waits_is_too_long() -> None:
     async def work() -> list[str]:
         told = []
-        patience = Patience(0.1)
-        with patience:
+        write_timeout = WriteTimeout(0.1)
+        with write_timeout:
             await asyncio.sleep(0.3)  # no write: a client may wait for its answer
             for _ in range(4):
-                patience.begin()
+                write_timeout.begin()
                 await asyncio.sleep(0.05)
-                patience.end()
+                write_timeout.end()
             told.append("written")
-            patience.begin()
+            write_timeout.begin()
             await asyncio.sleep(60)
-        told.append("left" if patience.has_cancelled else "lost")
+        told.append("left" if write_timeout.has_cancelled else "lost")
         await asyncio.sleep(0.2)  # nothing cancels what comes after
         return told
 
@@ -121,7 +121,7 @@ def test_only_a_write_that_waits_is_too_long() -> None:
 
 def test_another_cancellation_passes() -> None:
     async def work() -> None:
-        with Patience(60.0):
+        with WriteTimeout(60.0):
             await asyncio.sleep(60)
 
     async def outside() -> None:

@@ -13,7 +13,7 @@ from clients.errors import ServerError
 from clients.grpc_client import GrpcClient
 from clients.http_client import HttpClient
 from serve.engine.engine import Engine
-from serve.engine.limits import Limits
+from serve.engine.limits import EngineLimits
 from serve.engine.stream import Life, Stream
 from serve.runtime.bundle import Bundle
 from serve.runtime.device import Device
@@ -89,7 +89,7 @@ def test_our_client_names_the_limit_where_grpc_itself_refuses(server: Any) -> No
 
 def test_all_limits_are_shown_from_one_place(server: Any) -> None:
     page = httpx.get(server.url + "/v1/limits").json()
-    assert page == {"limits": all_limits(asdict(Limits())), "key": None}
+    assert page == {"limits": all_limits(asdict(EngineLimits())), "key": None}
     with grpc.insecure_channel(server.grpc_address) as channel:
         stub: Any = rpc.TorsorStub(channel)  # type: ignore[no-untyped-call]  # generated
         models = stub.Models(pb.ModelsRequest()).models
@@ -138,7 +138,7 @@ def all_limits_of(server: Any) -> dict[str, float]:
 
 
 def end_of(
-    bundle: Bundle, limits: Limits, num_forced: int, max_tokens: int, waited_s: float
+    bundle: Bundle, limits: EngineLimits, num_forced: int, max_tokens: int, waited_s: float
 ) -> Any:
     """A stream that the engine has ended, after it had waited for so long to be admitted."""
     forced = np.zeros(num_forced, np.int64)
@@ -155,13 +155,16 @@ def test_the_first_character_is_awaited_from_the_slot_on(
     tanh: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("serve.engine.engine.LOOK_S", 0.0)
-    limits = Limits(first_timeout_s=0.0)
+    limits = EngineLimits(first_timeout_s=0.0)
     late = end_of(tanh, limits, 2_000, 5, waited_s=0)
     assert late.error.code == "timeout" and "(first_timeout_s)" in late.error.message
-    patient = Limits(first_timeout_s=5.0)  # what it waited for a slot does not count
+    patient = EngineLimits(first_timeout_s=5.0)  # what it waited for a slot does not count
     assert end_of(tanh, patient, 10, 5, waited_s=20).finish_reason == "length"
 
 
 def test_scoring_awaits_no_first_character(tanh: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serve.engine.engine.LOOK_S", 0.0)
-    assert end_of(tanh, Limits(first_timeout_s=0.0), 2_000, 0, waited_s=0).finish_reason == "length"
+    assert (
+        end_of(tanh, EngineLimits(first_timeout_s=0.0), 2_000, 0, waited_s=0).finish_reason
+        == "length"
+    )

@@ -12,7 +12,7 @@ from clients.command_line.main import main
 from clients.errors import TorsorError
 from clients.grpc_client import GrpcClient
 from clients.http_client import HttpClient
-from serve.models import Host
+from serve.models import Models
 from serve.runtime.bundle import Bundle
 from serve.runtime.device import Device
 from serve.settings import SHIPPED
@@ -120,7 +120,7 @@ def test_a_server_of_tasks_alone_says_that_it_holds_no_text(
     folders: list[Path], device: Device
 ) -> None:
     bundle = Bundle(folders[0], device)
-    host = Host({bundle.name: bundle})
+    host = Models({bundle.name: bundle})
     host.start()
     try:
         assert host.readiness()["ready"] and host.describe(bundle)["vocabulary_size"] == 0

@@ -10,9 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 from serve.engine.engine import Engine
-from serve.engine.limits import Limits
-from serve.engine.prefix_cache import StateCache
-from serve.engine.runner import Table
+from serve.engine.limits import EngineLimits
+from serve.engine.prefix_cache import PrefixCache
+from serve.engine.runner import BatchRunner
 from serve.engine.sampling import SamplingSettings
 from serve.engine.stream import Life, Stream
 from serve.runtime.bundle import Bundle, load_bundles
@@ -41,7 +41,7 @@ def bundle(request: pytest.FixtureRequest, bundles: dict[str, Bundle]) -> Bundle
 @pytest.fixture
 def engine(bundles: dict[str, Bundle]) -> Engine:
     """An engine whose ticks the test calls itself."""
-    return Engine(bundles.values(), Limits(max_streams=40, max_waiting=50))
+    return Engine(bundles.values(), EngineLimits(max_streams=40, max_waiting=50))
 
 
 @pytest.fixture
@@ -244,7 +244,7 @@ def test_a_stream_starts_from_the_initial_state_of_its_session(bundle: Bundle) -
     edited = {state.initial: np.full(state.shape, 0.25, np.float32)}
     session = Session(bundle.folder, bundle.manifest, bundle.device, edited, initial=bundle.initial)
     moved, plain = stream(bundle, session=session), stream(bundle)
-    table = Table(bundle, 2, StateCache(0))
+    table = BatchRunner(bundle, 2, PrefixCache(0))
     for one in (moved, plain):
         table.enter(one)
     for name, value in (plain.session.initial | session.initial).items():
@@ -255,7 +255,7 @@ def test_a_stream_starts_from_the_initial_state_of_its_session(bundle: Bundle) -
 
 
 def test_prompts_that_are_held_are_bounded_together(bundle: Bundle) -> None:
-    engine = Engine([bundle], Limits(max_streams=1, max_held_characters=100))
+    engine = Engine([bundle], EngineLimits(max_streams=1, max_held_characters=100))
     long = "a" * 40
     first, second = stream(bundle, long), stream(bundle, long)
     engine.submit([first, second])
@@ -296,7 +296,7 @@ def test_a_stream_that_waits_too_long_ends_with_the_limits_name(
 ) -> None:
     monkeypatch.setattr("serve.engine.engine.LOOK_S", 0.0)
     bundle = bundles[NAMES[1]]
-    engine = Engine(bundles.values(), Limits(max_streams=1, queue_timeout_s=0.0))
+    engine = Engine(bundles.values(), EngineLimits(max_streams=1, queue_timeout_s=0.0))
     first, second = stream(bundle, max_tokens=10_000), stream(bundle)
     engine.submit([first])
     first.created += 60  # not yet overdue
@@ -312,7 +312,7 @@ def test_a_stream_that_runs_too_long_ends_with_the_limits_name(
 ) -> None:
     monkeypatch.setattr("serve.engine.engine.LOOK_S", 0.0)
     bundle = bundles[NAMES[1]]
-    engine = Engine(bundles.values(), Limits(total_timeout_s=5.0))
+    engine = Engine(bundles.values(), EngineLimits(total_timeout_s=5.0))
     found = stream(bundle, max_tokens=10_000)
     engine.submit([found])
     engine.tick()
@@ -344,7 +344,7 @@ def test_a_stream_that_nobody_reads_ends_with_the_limits_name(
 ) -> None:
     monkeypatch.setattr("serve.engine.engine.LOOK_S", 0.0)
     monkeypatch.setattr("serve.engine.engine.MAX_UNREAD", 64)
-    engine = Engine(bundles.values(), Limits(unread_timeout_s=5.0))
+    engine = Engine(bundles.values(), EngineLimits(unread_timeout_s=5.0))
     found = stream(bundles[NAMES[1]], max_tokens=300)
     engine.submit([found])
     while engine.tick():

@@ -15,10 +15,10 @@ from test_models import TANH, run, write
 from serve.ablation.ablation import Ablation, ablation_hash
 from serve.ablation.parse import parse_ablation
 from serve.engine.engine import Engine
-from serve.engine.limits import Limits
+from serve.engine.limits import EngineLimits
 from serve.engine.scheduling import ABLATED_A_TICK, BACKGROUND_EVERY
 from serve.engine.stream import Life, Stream
-from serve.models import Host
+from serve.models import Models
 from serve.runtime.bundle import Bundle
 from serve.runtime.device import Device
 from serve.settings import SHIPPED
@@ -55,7 +55,7 @@ def bundle() -> Bundle:
 @pytest.fixture
 def engine(bundle: Bundle) -> Engine:
     """An engine whose ticks the test calls itself."""
-    return Engine([bundle], Limits(state_cache_bytes=0))
+    return Engine([bundle], EngineLimits(state_cache_bytes=0))
 
 
 def ablation(bundle: Bundle, index: int) -> Ablation:
@@ -159,7 +159,7 @@ def test_a_background_stream_gives_way_and_still_goes_on(engine: Engine, bundle:
 
 
 def test_background_streams_neither_fill_the_queue_nor_take_the_slots(bundle: Bundle) -> None:
-    limits = Limits(max_streams=2, max_waiting=2, max_background=3, max_queued_background=5)
+    limits = EngineLimits(max_streams=2, max_waiting=2, max_background=3, max_queued_background=5)
     engine = Engine([bundle], limits)
     sweep = [stream(bundle, background=True, seed=i) for i in range(8)]
     engine.submit(sweep[:5])
@@ -179,7 +179,7 @@ def test_background_streams_neither_fill_the_queue_nor_take_the_slots(bundle: Bu
 
 
 def test_a_background_stream_takes_no_slot_while_a_live_one_waits(bundle: Bundle) -> None:
-    engine = Engine([bundle], Limits(max_streams=1))
+    engine = Engine([bundle], EngineLimits(max_streams=1))
     live = [stream(bundle, seed=i) for i in range(3)]
     sweep = stream(bundle, background=True)
     engine.submit([sweep, *live])
@@ -196,7 +196,7 @@ def test_a_background_stream_has_no_limit_of_time(
     bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("serve.engine.engine.LOOK_S", 0.0)
-    limits = Limits(queue_timeout_s=0.0, first_timeout_s=0.0, total_timeout_s=0.0)
+    limits = EngineLimits(queue_timeout_s=0.0, first_timeout_s=0.0, total_timeout_s=0.0)
     engine = Engine([bundle], limits)
     found = stream(bundle, prompt="A" * 500, background=True)
     found.created -= 10_000
@@ -269,7 +269,7 @@ def resident_bytes() -> int:
 
 @pytest.mark.slow
 def test_a_hundred_ablations_once_more_take_no_more_memory(bundle: Bundle) -> None:
-    engine = Engine([bundle], Limits(state_cache_bytes=0))
+    engine = Engine([bundle], EngineLimits(state_cache_bytes=0))
     bundle.sessions.max_bytes = 10 << 20
     after = []
     for _ in range(2):
@@ -284,7 +284,7 @@ def test_a_hundred_ablations_once_more_take_no_more_memory(bundle: Bundle) -> No
 
 @pytest.mark.slow
 def test_a_hundred_ablations_asked_for_at_once_are_all_answered() -> None:
-    async def work(host: Host) -> None:
+    async def work(host: Models) -> None:
         plain = await write(host, max_tokens=300)
         expected = [await write(host, ablation=edits(i)) for i in HUNDRED]
         host.sessions.forget(lambda key: True)

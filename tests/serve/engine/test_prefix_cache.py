@@ -12,8 +12,8 @@ import pytest
 from clients.grpc_client import GrpcClient
 from clients.http_client import HttpClient
 from serve.engine.engine import Engine
-from serve.engine.limits import Limits
-from serve.engine.prefix_cache import CUTS, EVERY, UP_TO, Prefixes, StateCache
+from serve.engine.limits import EngineLimits
+from serve.engine.prefix_cache import CUTS, EVERY, UP_TO, PrefixCache, Prefixes
 from serve.engine.stream import Life, Stream
 from serve.runtime.bundle import Bundle, load_bundles
 from serve.runtime.device import Device
@@ -103,7 +103,7 @@ def test_a_sick_streams_state_is_not_kept(bundles: dict[str, Bundle]) -> None:
 
 
 def test_no_cache_keeps_nothing(bundles: dict[str, Bundle]) -> None:
-    engine = Engine(bundles.values(), Limits(state_cache_bytes=0))
+    engine = Engine(bundles.values(), EngineLimits(state_cache_bytes=0))
     for _ in range(2):
         found = stream(bundles[NAMES[0]], prompt(100))
         write(engine, found)
@@ -111,13 +111,13 @@ def test_no_cache_keeps_nothing(bundles: dict[str, Bundle]) -> None:
     assert len(engine.cache) == 0
 
 
-def put(cache: StateCache, weights: str, forced: Any, length: int) -> None:
+def put(cache: PrefixCache, weights: str, forced: Any, length: int) -> None:
     rows = {"h": np.full(100, length, np.float32)}
     cache.put(weights, length, Prefixes(forced).digest(length), rows)
 
 
 def test_the_least_recently_used_goes_first_and_the_bound_holds() -> None:
-    cache, forced = StateCache(2500), prompt(1000)
+    cache, forced = PrefixCache(2500), prompt(1000)
     for length in (16, 32, 48):
         put(cache, "w/", forced, length)
     assert len(cache) == 3 and cache.num_bytes <= 2500
@@ -131,7 +131,7 @@ def test_the_least_recently_used_goes_first_and_the_bound_holds() -> None:
 
 
 def test_what_differs_anywhere_before_is_another_beginning() -> None:
-    cache, forced = StateCache(10_000), prompt(100)
+    cache, forced = PrefixCache(10_000), prompt(100)
     put(cache, "w/", forced, 64)
     for place in (0, 31, 63):
         other = forced.copy()
@@ -143,7 +143,7 @@ def test_what_differs_anywhere_before_is_another_beginning() -> None:
 
 
 def test_a_model_that_goes_takes_its_states_along() -> None:
-    cache, forced = StateCache(10_000), prompt(100)
+    cache, forced = PrefixCache(10_000), prompt(100)
     for weights in ("a/", "a/hash", "b/"):
         put(cache, weights, forced, 16)
     cache.forget("a/")
@@ -152,13 +152,13 @@ def test_a_model_that_goes_takes_its_states_along() -> None:
 
 
 def test_a_long_prompt_keeps_few_states() -> None:
-    cache = StateCache(1 << 30)
+    cache = PrefixCache(1 << 30)
     wanted = [p for p in range(16, 100_001, 16) if cache.wants(p, 100_000, 16)]
     assert len(wanted) == UP_TO // EVERY + 1 and 100_000 * (1 - 1 / CUTS) < wanted[-1] <= 100_000
 
 
 def test_lengths_to_look_up_stay_few_whatever_prompts_are_sent() -> None:
-    cache, cut = StateCache(1 << 30), 16
+    cache, cut = PrefixCache(1 << 30), 16
 
     def last(length: int) -> int:
         ends = range(length // cut * cut, 0, -cut)

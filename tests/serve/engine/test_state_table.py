@@ -1,10 +1,10 @@
 import numpy as np
 
-from serve.engine.state_table import SlotTable
+from serve.engine.state_table import StateTable
 
 
-def table(num_slots: int = 3) -> SlotTable:
-    return SlotTable({"H": np.eye(2, dtype=np.float32)}, num_slots)
+def table(num_slots: int = 3) -> StateTable:
+    return StateTable({"H": np.eye(2, dtype=np.float32)}, num_slots)
 
 
 def test_a_fresh_slot_holds_the_initial_state_whoever_had_it_before() -> None:

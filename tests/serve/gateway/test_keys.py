@@ -24,7 +24,7 @@ from clients.command_line.main import main as torsor
 from clients.errors import ConnectionFailed, ServerError, StreamBroken
 from clients.grpc_client import GrpcClient
 from clients.http_client import AsyncHttpClient, HttpClient
-from serve.gateway.admission import Gate, TokenBucket
+from serve.gateway.admission import KeyLimits, TokenBucket
 from serve.gateway.keys import Key, add_key, parse_keys, read_keys
 from serve.settings import SHIPPED
 from serve.wire.errors import RequestError
@@ -160,7 +160,7 @@ def test_a_bucket_lets_in_at_once_what_a_minute_holds_and_then_one_a_share() -> 
 
 def test_a_refused_request_counts_for_nothing() -> None:
     (key,) = parse_keys(GOOD + "requests_per_minute = 2\nmax_concurrent = 1\n", "keys")
-    gate = Gate([key])
+    gate = KeyLimits([key])
     with gate.admit("Bearer a key"):
         for _ in range(5):
             with pytest.raises(RequestError, match="max_concurrent"), gate.admit("bearer a key"):
@@ -173,7 +173,7 @@ def test_a_refused_request_counts_for_nothing() -> None:
 
 @pytest.mark.parametrize("header", [None, "", "a key", "Basic a key", "Bearer", "Bearer A key"])
 def test_what_is_no_known_key_is_refused(header: str | None) -> None:
-    with pytest.raises(RequestError) as caught, Gate(parse_keys(GOOD, "keys")).admit(header):
+    with pytest.raises(RequestError) as caught, KeyLimits(parse_keys(GOOD, "keys")).admit(header):
         pass
     assert caught.value.code == "unauthenticated" and "A key" not in str(caught.value)
 

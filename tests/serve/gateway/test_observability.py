@@ -20,15 +20,15 @@ from servers import family
 
 from clients.grpc_client import GrpcClient
 from clients.http_client import HttpClient
-from serve.gateway.admission import Entrance
+from serve.gateway.admission import Gateway
 from serve.gateway.keys import hash_key
 from serve.gateway.log import TextFormatter
 from serve.gateway.request_log import Call, choose_request_id
 from serve.gateway.tracing import Tracing
 from serve.grpc_api.servicer import start_grpc_server
 from serve.http_api.app import make_app
-from serve.http_api.middleware import HttpEntrance
-from serve.models import Host
+from serve.http_api.middleware import GatewayMiddleware
+from serve.models import Models
 from serve.wire import torsor_pb2 as pb
 from serve.wire import torsor_pb2_grpc as rpc
 
@@ -217,29 +217,29 @@ def spans() -> InMemorySpanExporter:
 
 
 @pytest.fixture
-def entrance(spans: InMemorySpanExporter) -> Entrance:
+def gateway(spans: InMemorySpanExporter) -> Gateway:
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(spans))
-    return Entrance(tracing=Tracing(provider))
+    return Gateway(tracing=Tracing(provider))
 
 
 async def ask_app(
-    host: Host, entrance: Entrance, path: str, body: dict[str, Any], **headers: str
+    host: Models, gateway: Gateway, path: str, body: dict[str, Any], **headers: str
 ) -> Any:
-    app: Any = HttpEntrance(make_app(lambda: host), entrance)
+    app: Any = GatewayMiddleware(make_app(lambda: host), gateway)
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         return await client.post(path, json=body, headers=headers)
 
 
 def test_a_stream_is_one_span_however_many_chunks_it_has(
-    host: Host, entrance: Entrance, spans: InMemorySpanExporter
+    host: Models, gateway: Gateway, spans: InMemorySpanExporter
 ) -> None:
     body = {"prompt": PROMPT, "max_tokens": 3000, "n": 2, "stream": True, "ablation": ABLATION}
     before = time.time_ns()
     parent = f"00-{'a' * 32}-{'b' * 16}-01"
     headers = {HEADER: "span-1", "traceparent": parent}
-    answer = asyncio.run(ask_app(host, entrance, "/v1/completions", body, **headers))
+    answer = asyncio.run(ask_app(host, gateway, "/v1/completions", body, **headers))
     assert answer.text.count("data: ") > 6
     found = spans.get_finished_spans()
     assert len(found) == 2
@@ -264,17 +264,17 @@ def test_a_stream_is_one_span_however_many_chunks_it_has(
 
 
 def test_scores_and_errors_are_spans_of_their_streams(
-    host: Host, entrance: Entrance, spans: InMemorySpanExporter
+    host: Models, gateway: Gateway, spans: InMemorySpanExporter
 ) -> None:
-    ask = functools.partial(ask_app, host, entrance)
+    ask = functools.partial(ask_app, host, gateway)
     asyncio.run(ask("/v1/ablations/score", {"text": PROMPT, "ablation": ABLATION}))
     assert len(spans.get_finished_spans()) == 2
     asyncio.run(ask("/v1/completions", {"prompt": PROMPT, "temperature": -1}))
     assert len(spans.get_finished_spans()) == 2  # no stream, no span
 
 
-async def over_grpc(host: Host, entrance: Entrance, port: int) -> None:
-    server, _ = await start_grpc_server(host, f"127.0.0.1:{port}", entrance)
+async def over_grpc(host: Models, gateway: Gateway, port: int) -> None:
+    server, _ = await start_grpc_server(host, f"127.0.0.1:{port}", gateway)
     try:
         await asyncio.to_thread(ask_and_leave, f"127.0.0.1:{port}")
     finally:
@@ -290,9 +290,9 @@ def ask_and_leave(address: str) -> None:
 
 
 def test_grpc_makes_one_span_a_stream_too_also_of_one_that_is_left(
-    host: Host, entrance: Entrance, spans: InMemorySpanExporter, free_tcp_port: int
+    host: Models, gateway: Gateway, spans: InMemorySpanExporter, free_tcp_port: int
 ) -> None:
-    asyncio.run(over_grpc(host, entrance, free_tcp_port))
+    asyncio.run(over_grpc(host, gateway, free_tcp_port))
     found: tuple[ReadableSpan, ...] = spans.get_finished_spans()
     reasons = [dict(span.attributes or {})["torsor.finish_reason"] for span in found]
     assert reasons == ["length", "cancelled"]

@@ -13,11 +13,11 @@ import pytest
 from conftest import RunningServer
 from prometheus_client import REGISTRY
 
-from serve.gateway.admission import Entrance
+from serve.gateway.admission import Gateway
 from serve.http_api.app import make_app
-from serve.http_api.middleware import HttpEntrance, direct_paths
+from serve.http_api.middleware import GatewayMiddleware, direct_paths
 from serve.http_api.models import add_tokenizer
-from serve.models import Host
+from serve.models import Models
 from serve.settings import SHIPPED
 from serve.wire.limits import MAX_BODY_BYTES
 
@@ -49,11 +49,11 @@ async def ask(app: Any, path: str, body: Any) -> httpx.Response:
         return await client.post(path, **content)
 
 
-def both_ways(host_of: Callable[[], Host], path: str, body: Any) -> list[httpx.Response]:
-    app = make_app(host_of, (add_tokenizer,))
-    long = HttpEntrance(app, Entrance())
-    direct = HttpEntrance(app, Entrance(), lambda: direct_paths(app))
-    return [asyncio.run(ask(entrance, path, body)) for entrance in (long, direct)]
+def both_ways(models_of: Callable[[], Models], path: str, body: Any) -> list[httpx.Response]:
+    app = make_app(models_of, (add_tokenizer,))
+    long = GatewayMiddleware(app, Gateway())
+    direct = GatewayMiddleware(app, Gateway(), lambda: direct_paths(app))
+    return [asyncio.run(ask(gateway, path, body)) for gateway in (long, direct)]
 
 
 def texts_of(events: str) -> dict[str, str]:
@@ -79,7 +79,7 @@ def unchanging(answer: httpx.Response) -> Any:
 
 
 def paths() -> list[str]:
-    def none() -> Host:
+    def none() -> Models:
         raise AssertionError
 
     return sorted(path for _, path in direct_paths(make_app(none, (add_tokenizer,))))
@@ -90,7 +90,7 @@ def test_what_has_its_request_in_its_body_is_answered_directly() -> None:
 
 
 @pytest.mark.parametrize("path", paths())
-def test_both_ways_answer_alike(host: Host, path: str) -> None:
+def test_both_ways_answer_alike(host: Models, path: str) -> None:
     for body in GOOD[path] + BAD:
         long, direct = both_ways(lambda: host, path, body)
         assert unchanging(direct) == unchanging(long), body
@@ -98,7 +98,7 @@ def test_both_ways_answer_alike(host: Host, path: str) -> None:
 
 
 def test_a_mistake_of_ours_is_answered_alike(caplog: pytest.LogCaptureFixture) -> None:
-    def broken() -> Host:
+    def broken() -> Models:
         raise ValueError("a secret")
 
     long, direct = both_ways(broken, "/v1/completions", {})
@@ -108,7 +108,7 @@ def test_a_mistake_of_ours_is_answered_alike(caplog: pytest.LogCaptureFixture) -
     assert len(failed) == 2
 
 
-def test_both_ways_are_counted_as_one_path(host: Host) -> None:
+def test_both_ways_are_counted_as_one_path(host: Models) -> None:
     labels = {"wire": "http", "route": "/v1/completions", "status": "200"}
 
     def count() -> float:

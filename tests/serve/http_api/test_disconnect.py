@@ -9,7 +9,7 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message
 
-from serve.http_api.disconnect import ClientGone, WhileThere, unless_gone
+from serve.http_api.disconnect import CancelOnDisconnect, ClientDisconnected, cancel_on_disconnect
 from serve.wire.errors import RequestError
 
 Receive = Callable[[], Awaitable[Message]]
@@ -38,8 +38,10 @@ def test_work_ends_when_its_client_goes_and_what_comes_after_does_not() -> None:
             raise
 
     async def answer() -> None:
-        with pytest.raises(ClientGone):
-            await unless_gone(request(leaves_after(0.02)), work(), lambda: told.append("closed"))
+        with pytest.raises(ClientDisconnected):
+            await cancel_on_disconnect(
+                request(leaves_after(0.02)), work(), lambda: told.append("closed")
+            )
         await asyncio.sleep(0.05)
         told.append("went on")
 
@@ -53,9 +55,11 @@ def test_who_stays_gets_the_answer_or_the_error_and_the_look_ends() -> None:
 
     async def answer() -> None:
         told = []
-        assert await unless_gone(request(leaves_after(60)), asyncio.sleep(0.01, 7)) == 7
+        assert await cancel_on_disconnect(request(leaves_after(60)), asyncio.sleep(0.01, 7)) == 7
         with pytest.raises(ValueError, match="of the work"):
-            await unless_gone(request(leaves_after(60)), fail(), lambda: told.append("closed"))
+            await cancel_on_disconnect(
+                request(leaves_after(60)), fail(), lambda: told.append("closed")
+            )
         await asyncio.sleep(0)
         assert told == ["closed"] and len(asyncio.all_tasks()) == 1
 
@@ -69,7 +73,7 @@ async def is_cancelled(task: "asyncio.Task[None]") -> None:
 
 def test_a_cancellation_from_elsewhere_passes() -> None:
     async def work() -> None:
-        with WhileThere(leaves_after(60)):
+        with CancelOnDisconnect(leaves_after(60)):
             await asyncio.sleep(60)
 
     async def outside() -> None:
@@ -84,7 +88,7 @@ def test_a_cancellation_from_elsewhere_passes_where_the_client_goes_too() -> Non
     async def work() -> None:
         running = asyncio.current_task()
         assert running is not None
-        with WhileThere(leaves_after(0)):
+        with CancelOnDisconnect(leaves_after(0)):
             try:
                 await asyncio.sleep(60)
             except asyncio.CancelledError:  # of the client
@@ -106,7 +110,7 @@ def test_who_goes_as_the_work_ends_cancels_nothing_that_comes_after() -> None:
             ending.set_result(None)  # the work wakes up before it is known that the client has gone
             return {"type": "http.disconnect"}
 
-        with WhileThere(receive):
+        with CancelOnDisconnect(receive):
             await ending
         await asyncio.sleep(0.02)
         return "went on"
@@ -118,11 +122,11 @@ def test_a_cancellation_that_the_work_keeps_to_itself_is_taken_back_too() -> Non
     async def work() -> None:
         running = asyncio.current_task()
         assert running is not None
-        with WhileThere(leaves_after(0)), suppress(asyncio.CancelledError):
+        with CancelOnDisconnect(leaves_after(0)), suppress(asyncio.CancelledError):
             await asyncio.sleep(60)
         assert running.cancelling() == 0
         for _ in range(2):
-            with WhileThere(leaves_after(0)):
+            with CancelOnDisconnect(leaves_after(0)):
                 await asyncio.sleep(60)
 
     asyncio.run(work())
@@ -135,7 +139,7 @@ def test_who_was_to_be_cancelled_before_is_no_less_cancelled_by_a_client() -> No
         running.cancel()
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(60)
-        with WhileThere(leaves_after(0)):
+        with CancelOnDisconnect(leaves_after(0)):
             await asyncio.sleep(60)
         return "went on"
 
@@ -149,8 +153,8 @@ def test_a_connection_that_fails_counts_as_left() -> None:
     async def answer() -> None:
         told: list[object] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
-        with pytest.raises(ClientGone):
-            await unless_gone(request(receive), asyncio.sleep(60))
+        with pytest.raises(ClientDisconnected):
+            await cancel_on_disconnect(request(receive), asyncio.sleep(60))
         gc.collect()
         await asyncio.sleep(0)
         assert told == []

@@ -17,7 +17,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from serve.http_api.openapi import add_docs
-from serve.models import Host
+from serve.models import Models
 
 OSM, TANH = "osm-rnn-shakespeare", "tanh-rnn-shakespeare"
 WORDS = {"type": "string", "pattern": "^[A-Za-z ,.]{1,20}$"}
@@ -157,7 +157,7 @@ def test_what_the_document_does_not_allow_is_refused_as_it_says(
 
 
 def test_the_document_is_made_once_and_off_the_event_loop(
-    host: Host, monkeypatch: pytest.MonkeyPatch
+    host: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It takes a while, and streams go on meanwhile."""
     threads = []

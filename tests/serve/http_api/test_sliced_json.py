@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve.http_api import body
-from serve.http_api.body import load_sliced
+from serve.http_api.body import decode_in_slices
 
 numbers = st.integers() | st.floats() | st.booleans() | st.none()
 values = st.recursive(
@@ -38,13 +38,13 @@ def test_what_is_parsed_in_slices_is_what_is_parsed_in_one_piece(
 ) -> None:
     text = json.dumps(value, indent=indent, ensure_ascii=is_ascii)
     for content in (text.encode("utf-8", "surrogatepass"), text.encode("utf-16", "surrogatepass")):
-        assert outcome(load_sliced, content) == outcome(json.loads, content)
+        assert outcome(decode_in_slices, content) == outcome(json.loads, content)
 
 
 @given(st.lists(broken | st.sampled_from(["[", "]", ",", "1", " ", '"']), max_size=12).map("".join))
 def test_what_is_no_json_has_the_same_error(text: str) -> None:
     content = text.encode()
-    assert outcome(load_sliced, content) == outcome(json.loads, content)
+    assert outcome(decode_in_slices, content) == outcome(json.loads, content)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_what_is_no_json_has_the_same_error(text: str) -> None:
     ["[1,2,3,4,]", "[1,2,3,4,,5]", "[,1,2,3,4]", "[1,2,3,4, ,5]", "[1,2,3,4 5]", "[[1,2,3,4],]"],
 )
 def test_a_comma_too_much_is_an_error_wherever_the_slices_end(text: str) -> None:
-    found = outcome(load_sliced, text.encode())
+    found = outcome(decode_in_slices, text.encode())
     assert found == outcome(json.loads, text.encode()) and found[0] is json.JSONDecodeError
 
 
@@ -66,7 +66,7 @@ def test_no_slice_is_much_longer_than_it_may_be(monkeypatch: pytest.MonkeyPatch)
         return real(text)
 
     monkeypatch.setattr(json, "loads", noted)
-    assert load_sliced(content) == expected
+    assert decode_in_slices(content) == expected
     assert max(lengths) <= 130 and sum(lengths) > 0.8 * len(content)
 
 
@@ -77,6 +77,6 @@ def test_what_is_nested_too_deep_for_one_is_too_deep_for_both() -> None:
             expected: Any = json.loads(content)
         except RecursionError:
             with pytest.raises(RecursionError):
-                load_sliced(content)
+                decode_in_slices(content)
         else:
-            assert load_sliced(content) == expected
+            assert decode_in_slices(content) == expected

@@ -17,7 +17,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from numpy.typing import NDArray
 
 from serve.engine.sampling import uniforms
-from serve.offload import BoundedWorker
+from serve.offload import BoundedExecutor
 from serve.runtime.bundle import Bundle
 from serve.runtime.device import Device
 from serve.runtime.trials import run_trials
@@ -410,7 +410,7 @@ def test_runs_change_nothing_in_the_texts_beside_them(server: Any) -> None:
 
 def test_a_full_queue_of_runs_is_an_error_and_a_caller_that_leaves_keeps_no_place() -> None:
     async def fill() -> None:
-        worker, go_on = BoundedWorker("inferences are waiting", 2, "max"), threading.Event()
+        worker, go_on = BoundedExecutor("inferences are waiting", 2, "max"), threading.Event()
         running = asyncio.create_task(worker.run(go_on.wait))
         waiting = asyncio.create_task(worker.run(int, "7"))
         await asyncio.sleep(0)

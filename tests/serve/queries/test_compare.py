@@ -19,7 +19,7 @@ from clients.grpc_client import GrpcClient
 from clients.http_client import AsyncHttpClient, HttpClient
 from clients.query_results import read_compare
 from serve.manifest.page import WEIGHTS_FILE
-from serve.models import Host
+from serve.models import Models
 from serve.queries.compare import compare
 from serve.runtime.bundle import Bundle
 from serve.runtime.device import Device
@@ -39,15 +39,15 @@ PROMPT = "ROMEO:\nWhat l"
 
 
 @pytest.fixture(scope="module")
-def host() -> Iterator[Host]:
+def host() -> Iterator[Models]:
     bundles = [Bundle(SHIPPED / name, Device("cpu", 1)) for name in (TANH, OSM)]
-    found = Host({bundle.name: bundle for bundle in bundles})
+    found = Models({bundle.name: bundle for bundle in bundles})
     found.start()
     yield found
     found.close()
 
 
-def ask(host: Host, **fields: Any) -> dict[str, Any]:
+def ask(host: Models, **fields: Any) -> dict[str, Any]:
     asked = {"prompt": PROMPT, "ablations": ABLATIONS} | fields
     return asyncio.run(compare(host, CompareRequest.model_validate(asked)))
 
@@ -57,7 +57,7 @@ def probabilities(logits: Any) -> Any:
     return shifted / shifted.sum()
 
 
-def by_hand(host: Host, removed: Any) -> Any:
+def by_hand(host: Models, removed: Any) -> Any:
     """p of the tanh RNN, in NumPy: h' = tanh(W_xh x + W_hh h + b_h), y = W_hy h + b_y."""
     bundle = host.bundle(TANH)
     read = load_file(bundle.folder / WEIGHTS_FILE)
@@ -70,7 +70,7 @@ def by_hand(host: Host, removed: Any) -> Any:
 
 
 @pytest.mark.parametrize("removed", [False, True])
-def test_distributions_are_those_of_the_equations(host: Host, removed: bool) -> None:
+def test_distributions_are_those_of_the_equations(host: Models, removed: bool) -> None:
     p, names = by_hand(host, removed), host.vocabularies[TANH].names
     page = ask(host, top=65)
     found = page["ablations"][2] if removed else page["baseline"]
@@ -83,7 +83,7 @@ def test_distributions_are_those_of_the_equations(host: Host, removed: bool) -> 
     assert found["entropy_bits"] == pytest.approx(float(-(p * np.log2(p)).sum()), rel=1e-5)
 
 
-def test_differences_follow_from_the_distributions(host: Host) -> None:
+def test_differences_follow_from_the_distributions(host: Models) -> None:
     page, names = ask(host, top=65), host.vocabularies[TANH].names
 
     def whole(entries: Any) -> Any:
@@ -101,7 +101,7 @@ def test_differences_follow_from_the_distributions(host: Host) -> None:
         assert found["kl_bits"] > 0 and found["ablation"]["removed"][0]["mass"] > 0
 
 
-def test_an_empty_ablation_is_the_baseline_to_the_bit(host: Host) -> None:
+def test_an_empty_ablation_is_the_baseline_to_the_bit(host: Models) -> None:
     for top in (1, 7):
         page = ask(host, top=top)
         empty = page["ablations"][1]
@@ -111,7 +111,9 @@ def test_an_empty_ablation_is_the_baseline_to_the_bit(host: Host) -> None:
         assert len(empty["top"]) == top
 
 
-def test_ablations_keep_their_order_and_what_is_asked_beside_them_changes_none(host: Host) -> None:
+def test_ablations_keep_their_order_and_what_is_asked_beside_them_changes_none(
+    host: Models,
+) -> None:
     page, again = ask(host), ask(host, ablations=ABLATIONS[::-1])
     names = [found["ablation"]["name"] for found in page["ablations"]]
     assert names == [ablation["name"] for ablation in ABLATIONS]
@@ -120,13 +122,13 @@ def test_ablations_keep_their_order_and_what_is_asked_beside_them_changes_none(h
     assert alone["baseline"] == page["baseline"] and alone["ablations"] == page["ablations"][:1]
 
 
-def test_an_empty_prompt_compares_the_beginning(host: Host) -> None:
+def test_an_empty_prompt_compares_the_beginning(host: Models) -> None:
     page = ask(host, prompt="")
     assert page["num_characters"] == 0
     assert page["ablations"][2]["entropy_bits"] == pytest.approx(page["baseline"]["entropy_bits"])
 
 
-def test_an_ablation_that_does_not_fit_is_named_by_its_place(host: Host) -> None:
+def test_an_ablation_that_does_not_fit_is_named_by_its_place(host: Models) -> None:
     wrong = {"edits": [{"target": "mixing", "op": "identity"}]}
     with pytest.raises(RequestError) as caught:
         ask(host, ablations=[*ABLATIONS, wrong])
@@ -163,7 +165,7 @@ def test_a_request_that_is_not_as_expected_is_refused_by_field(
 
 
 @pytest.mark.parametrize("model", [OSM, TANH])
-def test_every_wire_and_client_answers_alike(server: Any, host: Host, model: str) -> None:
+def test_every_wire_and_client_answers_alike(server: Any, host: Models, model: str) -> None:
     edits = [{"target": "mixing", "op": "identity"}] if model == OSM else [CC]
     ablations: list[Any] = [{"name": "a", "edits": edits}, {"edits": []}]
     asked: dict[str, Any] = {"model": model, "top": 5}
@@ -195,7 +197,7 @@ def run(server: Any, *words: str) -> str:
     return found.stdout
 
 
-def test_the_command_line_compares(server: Any, host: Host) -> None:
+def test_the_command_line_compares(server: Any, host: Models) -> None:
     words = ["compare", PROMPT, "--edit", json.dumps(CC), "--top", "3"]
     words += ["--ablation", json.dumps(ABLATIONS[2])]
     page = json.loads(run(server, *words, "--json"))

@@ -24,7 +24,7 @@ from clients.grpc_client import GrpcClient
 from clients.http_client import AsyncHttpClient, HttpClient
 from clients.query_results import read_trials
 from serve.manifest.page import TaskSpec
-from serve.models import Host
+from serve.models import Models
 from serve.queries import intervals as bootstrap
 from serve.queries.intervals import contrast, resample_counts, scores
 from serve.queries.trials import answer_trials, measure, task_of
@@ -58,9 +58,9 @@ def folders(exported_task: Callable[[str, str], Path]) -> list[Path]:
 
 
 @pytest.fixture(scope="module")
-def host(folders: list[Path]) -> Iterator[Host]:
+def host(folders: list[Path]) -> Iterator[Models]:
     bundles = [Bundle(folder, CPU) for folder in [*folders, SHIPPED / TEXT]]
-    found = Host({bundle.name: bundle for bundle in bundles})
+    found = Models({bundle.name: bundle for bundle in bundles})
     found.start()
     yield found
     found.close()
@@ -75,7 +75,7 @@ def server(
         yield found
 
 
-def ask(host: Host, content: bytes | None = None, **fields: Any) -> dict[str, Any]:
+def ask(host: Models, content: bytes | None = None, **fields: Any) -> dict[str, Any]:
     request = TrialsRequest.model_validate(fields)
     return asyncio.run(answer_trials(host, request, content))
 
@@ -92,7 +92,7 @@ def outputs_of(bundle: Bundle, trials: Trials) -> Array:
     return run_trials(bundle.plain.session.run, bundle.manifest, bundle.initial, trials.inputs)
 
 
-def measured(host: Host, bundle: Bundle, trials: Trials) -> bootstrap.Measured:
+def measured(host: Models, bundle: Bundle, trials: Trials) -> bootstrap.Measured:
     return asyncio.run(measure(host, bundle, bundle.plain.session, trials))
 
 
@@ -100,7 +100,7 @@ def measured(host: Host, bundle: Bundle, trials: Trials) -> bootstrap.Measured:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_scores_are_those_that_training_measured(host: Host, model: str) -> None:
+def test_scores_are_those_that_training_measured(host: Models, model: str) -> None:
     page, training = ask(host, model=model), host.bundle(model).manifest.training
     expected = {name: training[f"test_{name}"] for name in page["baseline"]}
     assert page["baseline"] == pytest.approx(expected, rel=1e-5)
@@ -109,7 +109,7 @@ def test_scores_are_those_that_training_measured(host: Host, model: str) -> None
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_the_ablated_scores_are_those_of_the_task_in_torch(host: Host, model: str) -> None:
+def test_the_ablated_scores_are_those_of_the_task_in_torch(host: Models, model: str) -> None:
     bundle, ablation = host.bundle(model), ABLATIONS[model]
     page, spec = ask(host, model=model, ablation=ablation), task_of(bundle)
     variant = asyncio.run(host.variant(bundle, ablation))
@@ -138,7 +138,7 @@ def trials_counted(spec: TaskSpec, trials: Trials) -> float:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_an_empty_ablation_is_the_plain_model_to_the_bit(host: Host, model: str) -> None:
+def test_an_empty_ablation_is_the_plain_model_to_the_bit(host: Models, model: str) -> None:
     page, plain = ask(host, model=model, ablation=EMPTY), ask(host, model=model)
     assert page["ablated"] == page["baseline"] == plain["baseline"]
     assert set(page["delta"].values()) == {0.0} and page["mass"] == 0.0
@@ -148,7 +148,7 @@ def test_an_empty_ablation_is_the_plain_model_to_the_bit(host: Host, model: str)
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_the_same_seed_gives_the_same_intervals_around_the_score(host: Host, model: str) -> None:
+def test_the_same_seed_gives_the_same_intervals_around_the_score(host: Models, model: str) -> None:
     first, again, other = (ask(host, model=model, seed=seed) for seed in (1, 1, 2))
     assert first == again and first["intervals"] != other["intervals"]
     for name, (low, high) in first["intervals"]["baseline"].items():
@@ -166,7 +166,7 @@ def test_resamples_are_those_of_a_plain_loop(monkeypatch: pytest.MonkeyPatch, bl
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_intervals_are_those_of_trials_drawn_and_scored_again(host: Host, model: str) -> None:
+def test_intervals_are_those_of_trials_drawn_and_scored_again(host: Models, model: str) -> None:
     bundle, ablation = host.bundle(model), ABLATIONS[model]
     spec, trials = task_of(bundle), part_of(bundle, 13)
     variant = asyncio.run(host.variant(bundle, ablation))
@@ -197,7 +197,7 @@ def test_intervals_are_those_of_trials_drawn_and_scored_again(host: Host, model:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_a_mask_between_0_and_1_weighs_steps(host: Host, model: str) -> None:
+def test_a_mask_between_0_and_1_weighs_steps(host: Models, model: str) -> None:
     bundle, generator = host.bundle(model), np.random.default_rng(0)
     trials = part_of(bundle, 9)
     mask = generator.random(trials.mask.shape, np.float32) * (trials.mask > 0)
@@ -208,7 +208,7 @@ def test_a_mask_between_0_and_1_weighs_steps(host: Host, model: str) -> None:
     assert {name: float(found[name]) for name in expected} == pytest.approx(expected, rel=1e-9)
 
 
-def test_what_is_not_finite_is_null_and_said(host: Host) -> None:
+def test_what_is_not_finite_is_null_and_said(host: Models) -> None:
     bundle = host.bundle("small-copy")
     trials = as_json(part_of(bundle, 5))
     same = trials | {"targets": np.ones_like(np.array(trials["targets"])).tolist()}
@@ -232,7 +232,7 @@ def test_what_is_not_finite_is_null_and_said(host: Host) -> None:
 # What a caller brings
 
 
-def test_trials_in_any_form_give_the_same_numbers(server: Any, host: Host) -> None:
+def test_trials_in_any_form_give_the_same_numbers(server: Any, host: Models) -> None:
     for model in MODELS:
         trials = part_of(host.bundle(model), 12)
         lists, file = as_json(trials), save(trials._asdict())
@@ -250,7 +250,7 @@ def test_trials_in_any_form_give_the_same_numbers(server: Any, host: Host) -> No
         assert everything == ask(host, **asked)
 
 
-def test_a_mask_that_is_left_out_counts_everything(host: Host) -> None:
+def test_a_mask_that_is_left_out_counts_everything(host: Models) -> None:
     trials = as_json(part_of(host.bundle("small-copy"), 3))
     ones = trials | {"mask": np.ones_like(np.array(trials["mask"])).tolist()}
     del trials["mask"]
@@ -331,7 +331,7 @@ WRONG: list[tuple[str, str, Callable[[dict[str, Array]], Any], str, str]] = [
     ids=[f"{model}-{name}" for model, name, *_ in WRONG],
 )
 def test_a_file_that_is_not_as_the_task_wants_it_is_refused_by_field(
-    host: Host, model: str, change: Callable[[Any], Any], field: str, words: str
+    host: Models, model: str, change: Callable[[Any], Any], field: str, words: str
 ) -> None:
     arrays = {n: a.copy() for n, a in part_of(host.bundle(model), 4)._asdict().items()}
     change(arrays)
@@ -379,7 +379,7 @@ def test_a_request_that_is_not_as_expected_is_refused_by_field(
     assert words in error["message"]
 
 
-def test_too_many_bytes_are_refused_by_the_limit(host: Host) -> None:
+def test_too_many_bytes_are_refused_by_the_limit(host: Models) -> None:
     with pytest.raises(RequestError, match=r"\(max_trial_bytes\)") as caught:
         ask(host, bytes(MAX_TRIAL_BYTES + 1), model="small-copy")
     assert caught.value.code == "too_large"
@@ -407,7 +407,7 @@ class Counted:
         return self._session.run(feeds)
 
 
-def test_a_query_that_nobody_waits_for_ends_before_its_next_run(host: Host) -> None:
+def test_a_query_that_nobody_waits_for_ends_before_its_next_run(host: Models) -> None:
     bundle = host.bundle("small-copy")
     session: Any = Counted(bundle.plain.session)
 
@@ -424,7 +424,7 @@ def test_a_query_that_nobody_waits_for_ends_before_its_next_run(host: Host) -> N
     assert session.num_runs == 1
 
 
-def test_a_full_queue_names_its_limit(host: Host) -> None:
+def test_a_full_queue_names_its_limit(host: Models) -> None:
     bundle = host.bundle("small-copy")
     session: Any = Counted(bundle.plain.session)
 
@@ -447,7 +447,7 @@ def test_a_full_queue_names_its_limit(host: Host) -> None:
 def test_a_host_that_closes_ends_a_query_before_its_next_run(folders: list[Path]) -> None:
     bundle = Bundle(folders[0], CPU)
     session: Any = Counted(bundle.plain.session)
-    closing = Host({bundle.name: bundle})
+    closing = Models({bundle.name: bundle})
 
     async def close() -> None:
         task = asyncio.create_task(measure(closing, bundle, session, bundle.trials))
@@ -463,7 +463,7 @@ def test_a_host_that_closes_ends_a_query_before_its_next_run(folders: list[Path]
     assert session.num_runs == 1
 
 
-def test_the_plain_model_runs_once_on_its_own_trials(host: Host) -> None:
+def test_the_plain_model_runs_once_on_its_own_trials(host: Models) -> None:
     bundle = host.bundle("small-copy")
     first = measured(host, bundle, bundle.trials)
     assert measured(host, bundle, bundle.trials) is first
@@ -474,7 +474,7 @@ def test_the_plain_model_runs_once_on_its_own_trials(host: Host) -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_every_wire_and_client_answers_alike(server: Any, host: Host, model: str) -> None:
+def test_every_wire_and_client_answers_alike(server: Any, host: Models, model: str) -> None:
     asked: dict[str, Any] = {"model": model, "resamples": 100, "seed": 4}
 
     async def later() -> Any:
@@ -540,7 +540,7 @@ def test_the_command_prints_the_scores_of_the_model_in_question(server: Any, wir
     assert f"S_ΔT       {page['s_delta_t']:+.4f} [" in table
 
 
-def test_the_command_takes_a_file_of_trials(server: Any, host: Host, tmp_path: Path) -> None:
+def test_the_command_takes_a_file_of_trials(server: Any, host: Models, tmp_path: Path) -> None:
     trials = part_of(host.bundle("small-copy"), 6)
     (tmp_path / "mine.safetensors").write_bytes(save(trials._asdict()))
     command = [
@@ -558,7 +558,7 @@ def test_the_command_takes_a_file_of_trials(server: Any, host: Host, tmp_path: P
 
 
 def test_the_command_takes_trials_in_json_and_names_the_file_of_wrong_ones(
-    server: Any, host: Host, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    server: Any, host: Models, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trials = part_of(host.bundle("small-copy"), 6)
     pages = {"safetensors": save(trials._asdict()), "json": json.dumps(as_json(trials)).encode()}
