@@ -9,29 +9,21 @@ finish within the grace time.
 """
 
 import argparse
-import gc
 import os
-import runpy
 import socket
 import sys
 from dataclasses import fields
 from pathlib import Path
-from typing import NoReturn
 
-from serve.gateway.keys import read_keys
-from serve.gateway.tls import check_tls
+from serve.bento.launch import become_server, bento_arguments, bento_environment
 from serve.manifest.values import BundleError
 from serve.native.library import status
-from serve.queries.saved_state import read_key
 from serve.runtime.bundle import Bundle, load_bundles
 from serve.runtime.device import Device, DeviceError
 from serve.settings import DEVICES, LOG_FORMATS, Settings, environment_of, variable
-from serve.sweeps.folder import check_data_folder
+from serve.startup import check_settings
 
-ROOT = Path(__file__).parent.parent
 PATHS = ("keys", "tls_cert", "tls_key", "state_key", "data_folder")  # settings that are files
-INTERRUPTED = 130  # the exit code of who was stopped by Ctrl-C
-FLUSH_S = 10  # after the grace time, for clients that still read what was sent
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -52,37 +44,14 @@ def check(options: argparse.Namespace) -> tuple[Device, dict[str, str]]:
     Raises `BundleError`, `DeviceError`, `ValueError` or `OSError`.
     """
     settings = settings_of(options)
-    read_key(settings.state_key)
-    if settings.keys:
-        read_keys(Path(settings.keys))
-    if settings.tls_cert:
-        check_tls(settings.tls_cert, settings.tls_key)
-    check_data_folder(settings.data_folder)
+    check_settings(settings)
     bundles = load_bundles(settings.folders, settings.device, settings.num_threads)
-    if not bundles:
-        raise ValueError("bundles: found none to serve, expected some; export one first")
     require_free_port(options.host, options.port, "--port")
     if settings.grpc_port:
         require_free_port(settings.grpc_host, settings.grpc_port, "--grpc-port")
     announce(bundles, options)
     device = next(iter(bundles.values())).device
     return device, environment_of(settings) | bento_environment(options.port)
-
-
-def become_server(device: Device, arguments: list[str]) -> NoReturn:
-    """Run BentoML's command line, here: in a new process, all would be imported once more.
-
-    On CUDA in a new one, since what the checks have taken of the GPU would stay with this one.
-    """
-    if device.kind == "cuda":
-        os.execv(sys.executable, [sys.executable, "-m", "bentoml", *arguments])
-    sys.argv = ["bentoml", *arguments]
-    gc.disable()  # until serve.service is there
-    try:
-        runpy.run_module("bentoml", run_name="__main__", alter_sys=True)
-    except KeyboardInterrupt:  # before BentoML listens to it
-        sys.exit(INTERRUPTED)
-    raise AssertionError("BentoML's command line exits")
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -211,30 +180,6 @@ def announce(bundles: dict[str, Bundle], options: argparse.Namespace) -> None:
     grpc = f", gRPC {options.host}:{options.grpc_port}" if options.grpc_port else ""
     scheme = "https" if options.tls_cert else "http"
     print(f"{scheme}://{options.host}:{options.port}{grpc}; Ctrl-C stops", flush=True)
-
-
-def bento_environment(port: int) -> dict[str, str]:
-    """BentoML's own: no tracking, and a home a port, since a start wipes the home's metrics."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    home = cache / "torsor" / f"bentoml-{port}"
-    if "BENTOML_HOME" not in os.environ:
-        home.mkdir(parents=True, exist_ok=True)
-    return {
-        "BENTOML_HOME": os.environ.get("BENTOML_HOME", str(home)),
-        "BENTOML_DO_NOT_TRACK": "True",
-    }
-
-
-def bento_arguments(options: argparse.Namespace) -> list[str]:
-    """What BentoML's command line is told."""
-    return [
-        *("serve", "serve.service:Torsor"),
-        *("--working-dir", str(ROOT)),
-        *("--host", options.host, "--port", str(options.port)),
-        *("--timeout-graceful-shutdown", str(FLUSH_S)),
-        *(("--ssl-certfile", str(options.tls_cert.resolve())) if options.tls_cert else ()),
-        *(("--ssl-keyfile", str(options.tls_key.resolve())) if options.tls_key else ()),
-    ]
 
 
 if __name__ == "__main__":

@@ -1,29 +1,17 @@
-"""The short way to what answers requests, around the frameworks.
+"""Gateway over HTTP: every request gets its id, is admitted by its key, leaves a line in the log.
 
-A request passes some twenty coroutines of BentoML's, Starlette's and FastAPI's on its way to our
-function. They read nothing there that we need, and cost more than a short text: 1.1 ms, and 16 KB
-for as long as the request is open. Paths without names in them, whose function takes the request as
-it is, are answered here; everything else about them, such as their documentation, is FastAPI's.
-
-The way in over HTTP: every request gets its id, passes the gate, and leaves a line in the log.
+Routes of our own are answered here, around BentoML: a request passes some twenty coroutines of
+BentoML's and Starlette's on its way to a handler, which read nothing there that we need and cost
+more than a short text: 1.1 ms, and 16 KB for as long as the request is open.
 
 Plain ASGI: a chunk of a stream costs a look at its type and two at the clock, but no task, queue or
 copy.
 """
 
-import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
-from bentoml._internal.configuration.containers import BentoMLContainer
-from fastapi import FastAPI
-from fastapi.routing import APIRoute
 from starlette.datastructures import Headers
-from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serve.cancel import WriteTimeout
@@ -31,46 +19,9 @@ from serve.gateway.admission import Gateway
 from serve.gateway.keys import Key
 from serve.gateway.request_log import Call, note_error
 from serve.http_api.body import bounded
-from serve.http_api.responses import error_response, missing_response, or_error
+from serve.http_api.responses import error_response, missing_response
+from serve.http_api.routes import Dispatcher
 from serve.wire.errors import RequestError
-
-Paths = Mapping[tuple[str, str], ASGIApp]  # by method and path
-
-
-def direct_paths(app: FastAPI, more: Sequence[Route] = ()) -> Paths:
-    """The paths of an app that can be answered without it, and those of more routes.
-
-    Where BentoML is set to let in other origins (CORS), they are let in here too.
-    """
-    routes = [r for r in app.routes if isinstance(r, APIRoute) and takes_request(r)]
-    found = {(method, r.path): Direct(r) for r in (*routes, *more) for method in r.methods or ()}
-    if not BentoMLContainer.http.cors.enabled.get():
-        return found
-    options: Any = BentoMLContainer.access_control_options.get()
-    return {asked: CORSMiddleware(answer, **options) for asked, answer in found.items()}
-
-
-def takes_request(route: Route) -> bool:
-    """Whether a function asks for nothing but the request, and answers with a whole response."""
-    signature = inspect.signature(route.endpoint)
-    asked = [parameter.annotation for parameter in signature.parameters.values()]
-    return "{" not in route.path and asked == [Request] and signature.return_annotation is Response
-
-
-class Direct:
-    """A route's function as an ASGI app; its errors look as they do everywhere."""
-
-    def __init__(self, route: Route) -> None:
-        self._route = route
-        self._answer: Callable[[Request], Awaitable[Response]] = route.endpoint
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        scope["route"] = self._route
-        http = Request(scope, receive, send)
-        answer = await or_error(http, self._answer(http))
-        await answer(scope, receive, send)
-
 
 OPEN = ("/", "/livez", "/readyz", "/healthz", "/metrics", "/docs.json")  # need no key
 OPEN_FOLDER = "/static_content/"  # of BentoML's own page
@@ -79,10 +30,19 @@ Headings = Mapping[str, str]
 
 
 class GatewayMiddleware:
-    """ASGI middleware around everything that answers; some paths are answered `direct`ly."""
+    """ASGI middleware around BentoML's `app`; `own` routes are answered without it.
 
-    def __init__(self, app: ASGIApp, gateway: Gateway, direct: Callable[[], Paths] = dict) -> None:
-        self._app, self._gateway, self._direct = app, gateway, direct()
+    `around` may wrap them, such as to let in other origins.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        gateway: Gateway,
+        own: Dispatcher,
+        around: Callable[[ASGIApp], ASGIApp] = lambda app: app,
+    ) -> None:
+        self._app, self._gateway, self._own, self._answer = app, gateway, own, around(own)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the request in, or answer why not."""
@@ -92,15 +52,15 @@ class GatewayMiddleware:
         path = scope["path"]
         method = f"{scope['method']} {path}"
         with self._gateway.open("http", method, headers, path in QUIET) as call:
-            app = self._way(scope["method"], path, headers.get("content-type", ""))
+            is_own = self._own.takes(scope["method"], path, headers.get("content-type", ""))
             write_timeout = WriteTimeout(self._gateway.write_timeout_s)
             outgoing = Outgoing(call, scope, send, write_timeout)
             try:
                 with self._place(scope["method"], path, headers) as call.key:
-                    if app is self._app:  # the others look themselves
+                    if not is_own:  # our handlers look themselves
                         receive = bounded(receive, headers.get("content-length"))
                     with write_timeout:
-                        await app(scope, receive, outgoing)
+                        await (self._answer if is_own else self._app)(scope, receive, outgoing)
                     if write_timeout.has_cancelled:
                         call.error = "timeout"
             except RequestError as error:
@@ -114,11 +74,6 @@ class GatewayMiddleware:
         self, asked: str, path: str, headers: Headings
     ) -> AbstractContextManager[Key | None]:
         return self._gateway.admit(headers) if needs_key(asked, path) else nullcontext()
-
-    def _way(self, method: str, path: str, kind: str) -> ASGIApp:
-        """What answers: forms, which BentoML's own paths take too, go the long way."""
-        direct = self._direct.get((method, path))
-        return self._app if direct is None or (kind and "json" not in kind) else direct
 
 
 def needs_key(method: str, path: str) -> bool:

@@ -1,33 +1,32 @@
-"""Models that come and go while the server runs: closed, but for API keys that may manage.
+"""Models that come and go while the server runs, and their vocabularies as tokenizers.
 
     POST   /management/models {"folder": "bundles/new"}     serve one more, or replace its namesake
     POST   /management/models/{model}/reload                read its folder again
     DELETE /management/models/{model}                       serve it no more
+    GET    /tokenizer_info                                  as vLLM's paths show it, which lm-eval
+    POST   /tokenize, POST /detokenize                      asks where it has no tokenizer itself
 
-Streams that run go on with the model they began with. A folder that holds no whole bundle changes
-nothing. Folders are paths on the server's machine, so a key that may manage may make the server
-read any bundle there.
-
-The tokenizer as vLLM's paths show it, which lm-eval asks where it has none of its own.
-
-    GET /tokenizer_info, POST /tokenize, POST /detokenize
+Management is closed, but for API keys that may manage. Streams that run go on with the model they
+began with. A folder that holds no whole bundle changes nothing. Folders are paths on the server's
+machine, so a key that may manage may make the server read any bundle there.
 
 One token is one character, or one byte, of the model's vocabulary.
 """
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
 from serve.gateway.request_log import current_request
 from serve.http_api.body import read_request
-from serve.http_api.openapi import documented
 from serve.http_api.responses import json_response
+from serve.http_api.routes import ModelsOf, Route
 from serve.models import Models
 from serve.offload import offload_if_large
+from serve.runtime.bundle import Bundle
 from serve.runtime.vocabulary import Vocabulary
 from serve.wire import responses as pages
 from serve.wire.errors import RequestError
@@ -39,26 +38,26 @@ log = logging.getLogger("torsor")
 Json = dict[str, Any]
 
 
-def add_management(app: FastAPI, models_of: Callable[[], Models]) -> None:
-    """Add the paths to the app."""
+async def load(models_of: ModelsOf, http: Request) -> Response:
+    """Serve one more model, or another one under the name of one that is served."""
+    require_manager()
+    request = await read_request(http, LoadRequest)
+    return _loaded(models_of(), await models_of().load(Path(request.folder)))
 
-    @app.post("/management/models", **documented(pages.ModelPage, LoadRequest))
-    async def load(http: Request) -> Json:
-        require_manager()
-        request = await read_request(http, LoadRequest)
-        return _loaded(models_of(), await models_of().load(Path(request.folder)))
 
-    @app.post("/management/models/{model}/reload", **documented(pages.ModelPage))
-    async def reload(model: str) -> Json:
-        require_manager()
-        return _loaded(models_of(), await models_of().reload(model))
+async def reload(models_of: ModelsOf, http: Request) -> Response:
+    """Read a served model's folder again."""
+    require_manager()
+    return _loaded(models_of(), await models_of().reload(http.path_params["model"]))
 
-    @app.delete("/management/models/{model}", **documented(pages.UnloadedPage))
-    async def unload(model: str) -> Json:
-        require_manager()
-        models_of().unload(model)
-        log.info("unloaded %s", model)
-        return {"id": model, "unloaded": True}
+
+async def unload(models_of: ModelsOf, http: Request) -> Response:
+    """Serve a model no more."""
+    require_manager()
+    model = http.path_params["model"]
+    models_of().unload(model)
+    log.info("unloaded %s", model)
+    return JSONResponse({"id": model, "unloaded": True})
 
 
 def require_manager() -> None:
@@ -72,41 +71,43 @@ def require_manager() -> None:
         )
 
 
-def _loaded(models: Models, bundle: Any) -> Json:
+def _loaded(models: Models, bundle: Bundle) -> Response:
     log.info("loaded %s", bundle.name)
-    return models.describe(bundle)
+    return JSONResponse(models.describe(bundle))
 
 
-def add_tokenizer(app: FastAPI, models_of: Callable[[], Models]) -> None:
-    """Add the paths to the app."""
-
-    @app.get("/tokenizer_info", **documented(pages.TokenizerPage))
-    async def info() -> Json:
-        models = models_of()
-        bundle = models.text_bundle(None)
-        size = len(models.vocabularies[bundle.name])
-        return {
+async def info(models_of: ModelsOf, http: Request) -> Response:
+    """The tokenizer of the first model of text."""
+    del http
+    models = models_of()
+    bundle = models.text_bundle(None)
+    return JSONResponse(
+        {
             "tokenizer_class": bundle.manifest.symbols,
-            "vocab_size": size,
+            "vocab_size": len(models.vocabularies[bundle.name]),
             "model_max_length": MAX_TOKENS,
             "bos_token": None,
             "eos_token": None,
             "pad_token": None,
         }
+    )
 
-    @app.post("/tokenize", **documented(pages.TokensPage, TokenizeRequest))
-    async def tokenize(http: Request) -> Response:
-        request = await read_request(http, TokenizeRequest)
-        vocabulary = models_of().vocabularies[models_of().text_bundle(request.model).name]
-        size = len(request.prompt)
-        return await json_response(await offload_if_large(size, _tokens, vocabulary, request))
 
-    @app.post("/detokenize", **documented(pages.PromptPage, DetokenizeRequest))
-    async def detokenize(http: Request) -> Json:
-        request = await read_request(http, DetokenizeRequest)
-        vocabulary = models_of().vocabularies[models_of().text_bundle(request.model).name]
-        size = len(request.tokens)
-        return {"prompt": await offload_if_large(size, _text, vocabulary, request.tokens)}
+async def tokenize(models_of: ModelsOf, http: Request) -> Response:
+    """The token ids of a text."""
+    request = await read_request(http, TokenizeRequest)
+    vocabulary = models_of().vocabularies[models_of().text_bundle(request.model).name]
+    size = len(request.prompt)
+    return await json_response(await offload_if_large(size, _tokens, vocabulary, request))
+
+
+async def detokenize(models_of: ModelsOf, http: Request) -> Response:
+    """The text of token ids."""
+    request = await read_request(http, DetokenizeRequest)
+    vocabulary = models_of().vocabularies[models_of().text_bundle(request.model).name]
+    size = len(request.tokens)
+    text = await offload_if_large(size, _text, vocabulary, request.tokens)
+    return JSONResponse({"prompt": text})
 
 
 def _tokens(vocabulary: Vocabulary, request: TokenizeRequest) -> Json:
@@ -121,3 +122,14 @@ def _tokens(vocabulary: Vocabulary, request: TokenizeRequest) -> Json:
 
 def _text(vocabulary: Vocabulary, tokens: list[int]) -> str:
     return vocabulary.decode(vocabulary.check(tokens, "tokens"))
+
+
+MANAGEMENT = "/management/models"
+ROUTES = (
+    Route("GET", "/tokenizer_info", info, answers=pages.TokenizerPage),
+    Route("POST", "/tokenize", tokenize, asks=TokenizeRequest, answers=pages.TokensPage),
+    Route("POST", "/detokenize", detokenize, asks=DetokenizeRequest, answers=pages.PromptPage),
+    Route("POST", MANAGEMENT, load, asks=LoadRequest, answers=pages.ModelPage),
+    Route("POST", f"{MANAGEMENT}/{{model}}/reload", reload, answers=pages.ModelPage),
+    Route("DELETE", f"{MANAGEMENT}/{{model}}", unload, answers=pages.UnloadedPage),
+)

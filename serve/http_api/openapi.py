@@ -1,121 +1,110 @@
-"""/docs.json: what every path takes and answers, as OpenAPI says it.
+"""/docs.json: what every route takes and answers, as OpenAPI says it.
 
 BentoML would write the document in a version whose schemas can't say what ours say, and promise
-errors that it doesn't send; so this is a page of our own, of the app's routes and of BentoML's.
+errors that it doesn't send.
 """
 
 import asyncio
 import functools
+import re
 import threading
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
-from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
-from serve.models import Models
-from serve.wire import query_responses as query_pages
+from serve.http_api.responses import is_open_inference
+from serve.http_api.routes import ModelsOf, Route
 from serve.wire import responses as pages
-from serve.wire.requests import ScoreRequest, TextRequest
+from serve.wire.limits import MAX_POINTS
 
 Json = dict[str, Any]
 OPENAPI_VERSION = "3.1.0"
 FAILED = "What was found, what was expected, and the remedy."
-
-_unmade: list[tuple[Json, type[BaseModel], Any]] = []  # schemas that nobody has asked for yet
-
-
-def documented(
-    answer: type[BaseModel],
-    asked: type[BaseModel] | None = None,
-    *,
-    streams: bool = False,
-    error: type[BaseModel] = pages.ErrorPage,
-) -> Json:
-    """What a FastAPI route is told of its answers, of its body, and of its errors."""
-    told: Json = {"response_model": None, "responses": _responses(answer, streams, error)}
-    if asked is not None:
-        told["openapi_extra"] = {"requestBody": _body(asked)}
-    return told
+PROBES = ("/livez", "/readyz")  # they answer alike when they fail
+TEXT = {"type": "string"}
+WHOLE = {"type": "integer", "minimum": 0, "maximum": MAX_POINTS}
+NUMBERS = {"start": WHOLE, "limit": WHOLE | {"minimum": 1}}  # in query strings
+INFO = {
+    "title": "Torsor",
+    "description": "Streams characters and answers ablation queries.",
+    "version": "1",
+}
 
 
-def add_docs(app: FastAPI, models_of: Callable[[], Models]) -> None:
-    """Add /docs.json, once all other routes are there."""
-    del models_of
-
-    @functools.cache
-    def document() -> Json:
-        _make_schemas()
-        page = get_openapi(
-            title="Torsor",
-            version="1",
-            openapi_version=OPENAPI_VERSION,
-            description="Streams characters and answers ablation queries.",
-            routes=app.routes,
-        )
-        others = _bentoml_paths()
-        _make_schemas()
-        return {**page, "paths": page["paths"] | others}
-
-    only_once = threading.Lock()
+def docs_route(routes: Sequence[Route]) -> Route:
+    """The route of the document, which is made when it is first asked for, off the event loop."""
+    make, only_once = functools.cache(lambda: document(routes)), threading.Lock()
 
     def made_once() -> Json:
         with only_once:
-            return document()
+            return make()
 
-    @app.get("/docs.json", include_in_schema=False)
-    async def docs() -> Json:
-        return await asyncio.to_thread(made_once)
+    async def docs(models_of: ModelsOf, http: Request) -> Response:
+        del models_of, http
+        return JSONResponse(await asyncio.to_thread(made_once))
 
-
-def _bentoml_paths() -> Json:
-    """The native endpoints and the probes, which are no routes of the app."""
-    failed = {"description": FAILED, "content": _json(_schema(pages.ErrorPage))}
-    text = {"description": "The text, as it is written.", "content": _content("text/plain", _TEXT)}
-    scored = {
-        "description": query_pages.ScorePage.__doc__,
-        "content": _json(_schema(query_pages.ScorePage)),
-    }
-    ready = {"content": _json(_schema(pages.ReadinessPage)), "description": "What runs."}
-    metrics = {"description": "Prometheus.", "content": _content("text/plain", _TEXT)}
-    probe = {"responses": {"200": ready, "503": ready}}
-    return {
-        "/generate": _native(TextRequest, text, failed),
-        "/score": _native(ScoreRequest, scored, failed),
-        "/livez": {"get": {"summary": "Whether the process is whole", **probe}},
-        "/readyz": {"get": {"summary": "Whether it takes requests", **probe}},
-        "/metrics": {"get": {"summary": "Counters and times", "responses": {"200": metrics}}},
-    }
+    return Route("GET", "/docs.json", docs, is_shown=False)
 
 
-def _native(asked: type[BaseModel], answer: Json, failed: Json) -> Json:
-    fields = asked.model_fields.values()  # no body is {}
-    return {
-        "post": {
-            "summary": f"BentoML's own form: {asked.__doc__}",
-            "requestBody": _body(asked, any(field.is_required() for field in fields)),
-            "responses": {"200": answer, "4XX": failed, "5XX": failed},
-        }
-    }
+def document(routes: Sequence[Route]) -> Json:
+    """The whole document."""
+    paths: dict[str, Json] = {}
+    for route in routes:
+        if route.is_shown:
+            paths.setdefault(route.path, {})[route.method.lower()] = operation(route)
+    return {"openapi": OPENAPI_VERSION, "info": INFO, "paths": paths}
 
 
-def _responses(
-    answer: type[BaseModel], streams: bool, error: type[BaseModel]
-) -> dict[int | str, Json]:
-    content = _json(_schema(answer))
-    if streams:
-        content |= _content("text/event-stream", _TEXT)
+def operation(route: Route) -> Json:
+    """What is said of one route."""
+    told: Json = {"summary": route.summary or _title(route.handler.__name__)}
+    if not route.summary:
+        words = re.sub(r"\W", "_", f"{route.handler.__name__}{route.path}")
+        told["operationId"] = f"{words}_{route.method.lower()}"
+    if parameters := _parameters(route):
+        told["parameters"] = parameters
+    if route.asks is not None:
+        told["requestBody"] = _body(route)
+    return {**told, "responses": _responses(route)}
+
+
+def _parameters(route: Route) -> list[Json]:
+    named = [
+        {"name": n, "in": "path", "required": True, "schema": TEXT | {"title": _title(n)}}
+        for n in route.parameters
+    ]
+    asked = [
+        {"name": n, "in": "query", "required": False, "schema": NUMBERS[n]} for n in route.numbers
+    ]
+    return named + asked
+
+
+def _responses(route: Route) -> Json:
+    answers, media = route.answers, route.media
+    content = {} if answers is None else _json(_schema(answers))
+    content |= _content(media, TEXT) if media else {}
+    good = {"description": route.about or answers.__doc__, "content": content}
+    if route.path in PROBES:
+        return {"200": good, "503": good}
+    if not route.fails:
+        return {"200": good}
+    error = pages.InferenceErrorPage if is_open_inference(route.path) else pages.ErrorPage
     failed = {"description": FAILED, "content": _json(_schema(error))}
-    return {
-        200: {"description": answer.__doc__, "content": content},
-        "4XX": failed,
-        "5XX": failed,
-    }
+    return {str(route.status): good, "4XX": failed, "5XX": failed}
 
 
-def _body(kind: type[BaseModel], required: bool = True) -> Json:
-    return {"required": required, "content": _json(_schema(kind, "validation"))}
+def _body(route: Route) -> Json:
+    # BentoML reads no body as {}: its own endpoints need one only where a field is required.
+    kind: type[BaseModel] = route.asks
+    needed = not route.takes_forms or any(f.is_required() for f in kind.model_fields.values())
+    return {"required": needed, "content": _json(_schema(kind, "validation"))}
+
+
+def _title(name: str) -> str:
+    return name.replace("_", " ").title()
 
 
 def _json(schema: Json) -> Json:
@@ -127,17 +116,9 @@ def _content(kind: str, schema: Json) -> Json:
 
 
 def _schema(kind: type[BaseModel], mode: Any = "serialization") -> Json:
-    """The schema of a model, empty until `_make_schemas`: all of them cost a start 0.2 s."""
-    schema: Json = {}
-    _unmade.append((schema, kind, mode))
-    return schema
-
-
-def _make_schemas() -> None:
-    while _unmade:
-        empty, kind, mode = _unmade.pop()
-        schema = kind.model_json_schema(mode=mode)
-        empty |= _inlined(schema, schema.pop("$defs", {}))
+    schema = kind.model_json_schema(mode=mode)
+    inlined: Json = _inlined(schema, schema.pop("$defs", {}))
+    return inlined
 
 
 def _inlined(schema: Any, definitions: Json) -> Any:
@@ -148,6 +129,3 @@ def _inlined(schema: Any, definitions: Json) -> Any:
     if "$ref" in schema:
         return _inlined(definitions[schema["$ref"].rsplit("/", 1)[1]], definitions)
     return {key: _inlined(value, definitions) for key, value in schema.items()}
-
-
-_TEXT = {"type": "string"}

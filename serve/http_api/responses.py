@@ -1,8 +1,7 @@
-"""What errors look like over HTTP: every one has the shape of serve/wire/errors.py.
+"""Responses over HTTP: errors, and JSON of any length.
 
-A path or method that there isn't: which methods there are, and the error that says so.
-
-JSON of any length, made in slices: a long answer never holds the event loop for long.
+An error has the shape of serve/wire/errors.py; under /v2 it is `{"error": sentence}`, as the Open
+Inference Protocol has it. Long JSON is made in slices, so it never holds the event loop for long.
 """
 
 import asyncio
@@ -13,11 +12,8 @@ import time
 from collections.abc import Awaitable, Iterator
 from typing import Any
 
-from fastapi import FastAPI
-from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Match, Route
 
 from serve.gateway.request_log import note_error
 from serve.http_api.disconnect import ClientDisconnected
@@ -25,18 +21,9 @@ from serve.wire.errors import RequestError
 
 log = logging.getLogger("torsor")
 
-NOT_ALLOWED = 405
 CLIENT_GONE = 499  # nginx's status for it; nobody reads the answer
-
-
-def explain_errors(app: FastAPI) -> None:
-    """Let an app answer all errors as `answer_to` does."""
-
-    async def explain(request: Request, error: Exception) -> Response:
-        return answer_to(error, request)
-
-    for kind in (RequestError, ClientDisconnected, ClientDisconnect, HTTPException, Exception):
-        app.add_exception_handler(kind, explain)
+ELEMENTS = 64  # of a list that are written at once
+TURN_S = 0.001  # after which others get their turn
 
 
 async def or_error(http: Request, work: Awaitable[Response]) -> Response:
@@ -47,59 +34,54 @@ async def or_error(http: Request, work: Awaitable[Response]) -> Response:
         return answer_to(error, http)
 
 
-def answer_to(error: Exception, request: Request) -> Response:
+def answer_to(error: Exception, http: Request) -> Response:
     """The answer that an error gives; one that isn't foreseen goes to the log, and not out."""
+    path: str = http.scope["path"]
     match error:
         case RequestError():
-            return error_response(error)
+            return error_response(error, path)
         case ClientDisconnected() | ClientDisconnect():
             return Response(status_code=CLIENT_GONE)
-        case HTTPException():
-            allowed = allowed_methods(request) if error.status_code == NOT_ALLOWED else ""
-            return missing_response(request.method, request.url.path, allowed)
-    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return error_response(RequestError("internal", "the server failed; see its log"))
+    log.error("%s %s failed", http.method, path, exc_info=error)
+    return error_response(RequestError("internal", "the server failed; see its log"), path)
 
 
-def error_response(error: RequestError) -> JSONResponse:
-    """The error as an answer of its own."""
+def error_response(error: RequestError, path: str = "") -> JSONResponse:
+    """The error as an answer of its own, in the shape of the path."""
     note_error(error.code)
-    headers = {"WWW-Authenticate": "Bearer"} if error.code == "unauthenticated" else {}
+    headers: dict[str, str] = {}
+    if error.code == "unauthenticated":
+        headers["WWW-Authenticate"] = "Bearer"
     if error.retry_after_s is not None:  # whole seconds, so that it really fits then
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
-    return JSONResponse(error.body(), error.http_status, headers)
+    return JSONResponse(error_body(error, path), error.http_status, headers)
+
+
+def error_body(error: RequestError, path: str) -> dict[str, Any]:
+    """The error as JSON."""
+    return {"error": error.message} if is_open_inference(path) else error.body()
+
+
+def is_open_inference(path: str) -> bool:
+    """Whether a path is one of the Open Inference Protocol's."""
+    return path == "/v2" or path.startswith("/v2/")
+
+
+def missing_response(method: str, path: str, allowed: str = "") -> JSONResponse:
+    """The answer where no route has this method and path; `allowed`: methods that the path has."""
+    answer = error_response(missing(method, path, allowed), path)
+    if allowed:
+        answer.headers["Allow"] = allowed
+    return answer
 
 
 def missing(method: str, path: str, allowed: str = "") -> RequestError:
-    """The error of a method and path that nothing answers; `allowed`: methods that the path has."""
+    """The error of a method and path that nothing answers."""
     if allowed:
         sentence = f"found {method} {path}, expected {allowed}; /docs.json lists methods and paths"
         return RequestError("method_not_allowed", sentence)
     sentence = f"found {method} {path}: there is no such path; /docs.json lists methods and paths"
     return RequestError("not_found", sentence)
-
-
-def missing_response(method: str, path: str, allowed: str = "") -> JSONResponse:
-    """That error as an answer."""
-    error = missing(method, path, allowed)
-    note_error(error.code)
-    return JSONResponse(error.body(), error.http_status, allow_header(allowed))
-
-
-def allowed_methods(request: Request) -> str:
-    """The methods that a path of the app has, as the header Allow says them; "": no such path."""
-    routes = [route for route in request.app.routes if isinstance(route, Route)]
-    found = [route for route in routes if route.matches(request.scope)[0] is Match.PARTIAL]
-    return ", ".join(sorted({method for route in found for method in route.methods or ()}))
-
-
-def allow_header(allowed: str) -> dict[str, str]:
-    """The header of an answer, where there are allowed methods."""
-    return {"Allow": allowed} if allowed else {}
-
-
-SLICE = 64  # elements of a list that are written at once
-TURN_S = 0.001  # after which others get their turn
 
 
 async def json_response(page: Any) -> Response:
@@ -130,9 +112,9 @@ def json_parts(value: Any) -> Iterator[str]:
             yield "," if place else "["
             yield from json_parts(inner)
         yield "]"
-    elif isinstance(value, list) and len(value) > SLICE:
-        for start in range(0, len(value), SLICE):
-            yield f"{',' if start else '['}{_dump(value[start : start + SLICE])[1:-1]}"
+    elif isinstance(value, list) and len(value) > ELEMENTS:
+        for start in range(0, len(value), ELEMENTS):
+            yield f"{',' if start else '['}{_dump(value[start : start + ELEMENTS])[1:-1]}"
         yield "]"
     else:
         yield _dump(value)

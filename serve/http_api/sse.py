@@ -5,8 +5,7 @@ characters has many small events, so what each of them passes counts.
 """
 
 import logging
-from collections.abc import AsyncIterator
-from typing import Protocol
+from collections.abc import AsyncIterator, Callable
 
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
@@ -21,23 +20,18 @@ log = logging.getLogger("torsor")
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
-class Closable(Protocol):
-    """What an answer works on, such as a writing."""
-
-    def close(self) -> None:
-        """Nobody wants it any more."""
-
-
 class EventResponse(Response):
-    """The events of a writing, which is closed at the end, whoever ends it.
+    """Events as an answer; `close` is called at the end, whoever ends it.
 
     An error after the start is an event of its own, and then the end.
     """
 
-    def __init__(self, generation: Closable, events: AsyncIterator[str]) -> None:
+    def __init__(
+        self, events: AsyncIterator[str], close: Callable[[], None] = lambda: None
+    ) -> None:
         super().__init__(headers=HEADERS, media_type="text/event-stream")
         del self.headers["content-length"]  # of the empty body that the class begins with
-        self._writing, self._events = generation, events
+        self._events, self._close = events, close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events until they end or the client goes away."""
@@ -46,7 +40,7 @@ class EventResponse(Response):
             with CancelOnDisconnect(receive):
                 await self._send(send)
         finally:
-            self._writing.close()
+            self._close()
 
     async def _send(self, send: Send) -> None:
         start: Message = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}

@@ -3,32 +3,20 @@
 Tensors stand in the JSON, or, by the protocol's extension, as bytes after it.
 """
 
-import functools
-from collections.abc import Awaitable, Callable
 from typing import Any
 
-from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response
 from numpy.typing import NDArray
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
-from serve.gateway.request_log import note_error
-from serve.http_api.app import METHODS
 from serve.http_api.body import parse_body, read_body
 from serve.http_api.disconnect import cancel_on_disconnect
-from serve.http_api.openapi import documented
-from serve.http_api.responses import (
-    allow_header,
-    allowed_methods,
-    error_response,
-    json_response,
-    json_text,
-    missing,
-)
+from serve.http_api.responses import json_response, json_text
+from serve.http_api.routes import ModelsOf, Route
 from serve.kserve.infer import MODEL_VERSION, infer, model_metadata, served, server_metadata
 from serve.kserve.tensors import datatype_of, from_bytes, from_numbers, to_bytes
-from serve.models import Models
 from serve.wire import responses as pages
-from serve.wire.errors import RequestError, invalid
+from serve.wire.errors import invalid
 from serve.wire.open_inference import (
     BINARY_EXTENSION,
     HEADER_LENGTH,
@@ -41,78 +29,48 @@ MAX_DIGITS = 20  # of a header's number; int() takes no more than a few thousand
 Array = NDArray[Any]
 Arrays = dict[str, Array]
 Json = dict[str, Any]
-Handler = Callable[..., Awaitable[Response]]
 
 
-def add_open_inference_paths(app: FastAPI, models_of: Callable[[], Models]) -> None:
-    """Add the paths to the app."""
-
-    @app.get("/v2", **_documented(pages.ServerMetadataPage))
-    @_in_words
-    async def server() -> Response:
-        return JSONResponse(server_metadata([BINARY_EXTENSION]))
-
-    @app.get("/v2/health/live", **_documented(pages.LivePage))
-    @_in_words
-    async def live() -> Response:
-        alive = models_of().engine.alive
-        return JSONResponse({"live": alive}, 200 if alive else 503)
-
-    @app.get("/v2/health/ready", **_documented(pages.ReadyPage))
-    @_in_words
-    async def ready() -> Response:
-        answer = models_of().readiness()["ready"]
-        return JSONResponse({"ready": answer}, 200 if answer else 503)
-
-    @app.get("/v2/models/{model}", **_documented(pages.ModelMetadataPage))
-    @_in_words
-    async def metadata(model: str) -> Response:
-        return JSONResponse(model_metadata(served(models_of(), model, "")))
-
-    @app.get("/v2/models/{model}/ready", **_documented(pages.ModelReadyPage))
-    @_in_words
-    async def model_ready(model: str) -> Response:
-        name, answer = served(models_of(), model, "").name, models_of().readiness()["ready"]
-        return JSONResponse({"name": name, "ready": answer}, 200 if answer else 503)
-
-    @app.post("/v2/models/{model}/infer", **_documented(pages.InferPage, InferRequest))
-    @_in_words
-    async def run(model: str, http: Request) -> Response:
-        bundle = served(models_of(), model, "")
-        request, binary = await _parse(await read_body(http), http.headers.get(HEADER_LENGTH))
-        wanted = [output.name for output in request.outputs]
-        work = infer(models_of(), bundle, lambda: _decode(request.inputs, binary), wanted)
-        return await _answer(bundle.name, request, await cancel_on_disconnect(http, work))
-
-    @app.api_route("/v2/{path:path}", methods=METHODS, include_in_schema=False)
-    @_in_words
-    async def nothing(path: str, http: Request) -> Response:
-        allowed = allowed_methods(http)
-        error = missing(http.method, http.url.path, allowed)
-        note_error(error.code)
-        return JSONResponse({"error": error.message}, error.http_status, allow_header(allowed))
+async def server(models_of: ModelsOf, http: Request) -> Response:
+    """What the server is."""
+    del models_of, http
+    return JSONResponse(server_metadata([BINARY_EXTENSION]))
 
 
-def _documented(answer: Any, asked: Any = None) -> Json:
-    return documented(answer, asked, error=pages.InferenceErrorPage)
+async def live(models_of: ModelsOf, http: Request) -> Response:
+    """Whether the engine's loop runs."""
+    del http
+    alive = models_of().engine.alive
+    return JSONResponse({"live": alive}, 200 if alive else 503)
 
 
-def _in_words(handler: Handler) -> Handler:
-    """The handler, with errors as this protocol has them."""
-
-    @functools.wraps(handler)
-    async def guarded(*arguments: Any, **fields: Any) -> Response:
-        try:
-            return await handler(*arguments, **fields)
-        except RequestError as error:
-            answer = error_response(error)
-            return JSONResponse({"error": error.message}, answer.status_code, _retry(answer))
-
-    return guarded
+async def ready(models_of: ModelsOf, http: Request) -> Response:
+    """Whether requests are taken."""
+    del http
+    answer = models_of().readiness()["ready"]
+    return JSONResponse({"ready": answer}, 200 if answer else 503)
 
 
-def _retry(answer: Response) -> dict[str, str]:
-    return {name: value for name, value in answer.headers.items() if name == "retry-after"}
+async def metadata(models_of: ModelsOf, http: Request) -> Response:
+    """What a model takes and gives."""
+    return JSONResponse(model_metadata(served(models_of(), http.path_params["model"], "")))
+
+
+async def model_ready(models_of: ModelsOf, http: Request) -> Response:
+    """Whether requests to a model are taken."""
+    name = served(models_of(), http.path_params["model"], "").name
+    answer = models_of().readiness()["ready"]
+    return JSONResponse({"name": name, "ready": answer}, 200 if answer else 503)
+
+
+async def run(models_of: ModelsOf, http: Request) -> Response:
+    """One run of the graph `advance`."""
+    models = models_of()
+    bundle = served(models, http.path_params["model"], "")
+    request, binary = await _parse(await read_body(http), http.headers.get(HEADER_LENGTH))
+    wanted = [output.name for output in request.outputs]
+    work = infer(models, bundle, lambda: _decode(request.inputs, binary), wanted)
+    return await _answer(bundle.name, request, await cancel_on_disconnect(http, work))
 
 
 async def _parse(body: bytes, json_length: str | None) -> tuple[InferRequest, bytes]:
@@ -165,3 +123,14 @@ async def _answer(model: str, request: InferRequest, outputs: Arrays) -> Respons
     text = (await json_text(head)).encode()
     headers = {HEADER_LENGTH: str(len(text))}
     return Response(b"".join([text, *contents]), 200, headers, "application/octet-stream")
+
+
+MODEL = "/v2/models/{model}"
+ROUTES = (
+    Route("GET", "/v2", server, answers=pages.ServerMetadataPage),
+    Route("GET", "/v2/health/live", live, answers=pages.LivePage),
+    Route("GET", "/v2/health/ready", ready, answers=pages.ReadyPage),
+    Route("GET", MODEL, metadata, answers=pages.ModelMetadataPage),
+    Route("GET", f"{MODEL}/ready", model_ready, answers=pages.ModelReadyPage),
+    Route("POST", f"{MODEL}/infer", run, asks=InferRequest, answers=pages.InferPage),
+)

@@ -12,20 +12,19 @@ With API keys, a sweep is seen by the key that started it and by those that may 
 """
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
-from fastapi import FastAPI, Request
-from fastapi.responses import Response, StreamingResponse
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from serve.gateway.keys import Key
 from serve.gateway.request_log import current_key
 from serve.http_api.body import read_request
 from serve.http_api.completions import DONE
 from serve.http_api.disconnect import cancel_on_disconnect
-from serve.http_api.openapi import documented
+from serve.http_api.routes import ModelsOf, Route
 from serve.http_api.sse import EventResponse
-from serve.models import Models
 from serve.sweeps.jobs import POINTS_AT_ONCE, Sweeps, sweeps_of
 from serve.wire import query_responses as pages
 from serve.wire.errors import invalid
@@ -34,82 +33,74 @@ from serve.wire.queries import SweepRequest
 
 KEEP_ALIVE_S = 15.0
 ALIVE = ": waiting\n\n"
+JSON_LINES, CSV = "application/jsonl", "text/csv"
 
 Json = dict[str, Any]
 
 
-class Watching:
-    """An answer that ends without having to close anything."""
-
-    def close(self) -> None:
-        """Nothing: a sweep goes on without those who watch it."""
-
-
-def add_sweep_paths(app: FastAPI, models_of: Callable[[], Models]) -> None:
-    """Add the paths to the app."""
-
-    def sweeps() -> Sweeps:
-        return sweeps_of(models_of())
-
-    @app.post("/v1/ablations/sweep", status_code=202, include_in_schema=False)  # beside the others
-    @app.post("/v1/sweeps", status_code=202, **_accepted())
-    async def start(http: Request) -> Response:
-        request = await read_request(http, SweepRequest)
-        page = await cancel_on_disconnect(http, sweeps().submit(request, current_key()))
-        return Response(
-            json.dumps(page), 202, {"Location": f"/v1/sweeps/{page['id']}"}, "application/json"
-        )
-
-    @app.get("/v1/sweeps", **documented(pages.SweepsPage))
-    async def every() -> Json:
-        return {"sweeps": await sweeps().pages(current_key())}
-
-    @app.get("/v1/sweeps/{id}", **documented(pages.SweepPage))
-    async def one(id: str) -> Json:
-        return await sweeps().page(id, current_key())
-
-    @app.delete("/v1/sweeps/{id}", **documented(pages.CancelledSweepPage))
-    async def cancel(id: str) -> Json:
-        return await sweeps().cancel(id, current_key())
-
-    _add_points(app, sweeps)
+async def start(models_of: ModelsOf, http: Request) -> Response:
+    """Start a sweep."""
+    request = await read_request(http, SweepRequest)
+    work = sweeps_of(models_of()).submit(request, current_key())
+    page = await cancel_on_disconnect(http, work)
+    headers = {"Location": f"/v1/sweeps/{page['id']}"}
+    return Response(json.dumps(page), 202, headers, "application/json")
 
 
-def _add_points(app: FastAPI, sweeps: Callable[[], Sweeps]) -> None:
-    @app.get("/v1/sweeps/{id}/points", **_asking(pages.SweepPointsPage, "start", "limit"))
-    async def points(http: Request, id: str) -> Response:
-        start = asked(http, "start", 0, 0, MAX_POINTS)
-        limit = asked(http, "limit", POINTS_AT_ONCE, 1, MAX_POINTS)
-        found = await sweeps().points(id, current_key(), start, limit)
-        after = found[-1][0] + 1 if found else start
-        texts = ",".join(text for _, text in found)
-        return Response(f'{{"points":[{texts}],"next":{after}}}', media_type="application/json")
+async def every(models_of: ModelsOf, http: Request) -> Response:
+    """All sweeps that the key may see."""
+    del http
+    return JSONResponse({"sweeps": await sweeps_of(models_of()).pages(current_key())})
 
-    @app.get("/v1/sweeps/{id}/events", **_asking(None, "start", kind="text/event-stream"))
-    async def events(http: Request, id: str) -> Response:
-        start = first_wanted(http)
-        await sweeps().page(id, current_key())  # an error now has a status of its own
-        watched = sweeps().watch(id, current_key(), start, KEEP_ALIVE_S)
-        return EventResponse(Watching(), event_texts(watched))
 
-    @app.get("/v1/sweeps/{id}/results.jsonl", **_asking(None, kind="application/jsonl"))
-    async def lines(id: str) -> Response:
-        key, held = current_key(), sweeps()
-        await held.page(id, key)
-        texts = (text + "\n" async for _, text in every_point(held, id, key))
-        return _file(texts, f"{id}.jsonl", "application/jsonl")
+async def one(models_of: ModelsOf, http: Request) -> Response:
+    """A sweep and how far it is."""
+    return JSONResponse(await sweeps_of(models_of()).page(http.path_params["id"], current_key()))
 
-    @app.get("/v1/sweeps/{id}/results.csv", **_asking(None, kind="text/csv"))
-    async def table(id: str) -> Response:
-        key, held = current_key(), sweeps()
-        query = (await held.page(id, key))["query"]
 
-        async def texts() -> AsyncIterator[str]:
-            yield pages.csv_text([*pages.csv_columns(query)])
-            async for _, text in every_point(held, id, key):
-                yield pages.csv_line(query, json.loads(text))
+async def cancel(models_of: ModelsOf, http: Request) -> Response:
+    """Cancel a sweep, or forget one that has ended."""
+    return JSONResponse(await sweeps_of(models_of()).cancel(http.path_params["id"], current_key()))
 
-        return _file(texts(), f"{id}.csv", "text/csv")
+
+async def points(models_of: ModelsOf, http: Request) -> Response:
+    """Some of the points, in order."""
+    start = asked(http, "start", 0, 0, MAX_POINTS)
+    limit = asked(http, "limit", POINTS_AT_ONCE, 1, MAX_POINTS)
+    sweeps, id = sweeps_of(models_of()), http.path_params["id"]
+    found = await sweeps.points(id, current_key(), start, limit)
+    after = found[-1][0] + 1 if found else start
+    texts = ",".join(text for _, text in found)
+    return Response(f'{{"points":[{texts}],"next":{after}}}', media_type="application/json")
+
+
+async def events(models_of: ModelsOf, http: Request) -> Response:
+    """The points as they are done, then the sweep."""
+    start, id = first_wanted(http), http.path_params["id"]
+    sweeps = sweeps_of(models_of())
+    await sweeps.page(id, current_key())  # an error now has a status of its own
+    return EventResponse(event_texts(sweeps.watch(id, current_key(), start, KEEP_ALIVE_S)))
+
+
+async def lines(models_of: ModelsOf, http: Request) -> Response:
+    """The points so far as JSON, one a line."""
+    key, sweeps, id = current_key(), sweeps_of(models_of()), http.path_params["id"]
+    await sweeps.page(id, key)
+    texts = (text + "\n" async for _, text in every_point(sweeps, id, key))
+    return _file(texts, f"{id}.jsonl", JSON_LINES)
+
+
+async def table(models_of: ModelsOf, http: Request) -> Response:
+    """The points so far as a table."""
+    key, sweeps, id = current_key(), sweeps_of(models_of()), http.path_params["id"]
+    query = (await sweeps.page(id, key))["query"]
+
+    async def texts() -> AsyncIterator[str]:
+        yield pages.csv_text([*pages.csv_columns(query)])
+        async for _, text in every_point(sweeps, id, key):
+            yield pages.csv_line(query, json.loads(text))
+
+    return _file(texts(), f"{id}.csv", CSV)
 
 
 async def event_texts(
@@ -157,23 +148,25 @@ def _file(texts: AsyncIterator[str], name: str, kind: str) -> Response:
     return StreamingResponse(texts, headers=disposition, media_type=kind)
 
 
-def _accepted() -> Json:
-    told = documented(pages.SweepPage, SweepRequest)
-    told["responses"][202] = told["responses"].pop(200)
-    return told
-
-
-def _asking(answer: Any, *numbers: str, kind: str = "") -> Json:
-    told = documented(answer or pages.SweepPointPage)
-    if answer is None:
-        shown = {"description": "The points.", "content": {kind: {"schema": {"type": "string"}}}}
-        told["responses"][200] = shown
-    whole = {"type": "integer", "minimum": 0, "maximum": MAX_POINTS}
-    limits = {"start": whole, "limit": whole | {"minimum": 1}}
-    told["openapi_extra"] = {
-        "parameters": [
-            {"name": name, "in": "query", "required": False, "schema": limits[name]}
-            for name in numbers
-        ]
-    }
-    return told
+SWEEPS = "/v1/sweeps"
+POINTS = "The points."
+ROUTES = (
+    Route("GET", SWEEPS, every, answers=pages.SweepsPage),
+    Route("POST", SWEEPS, start, asks=SweepRequest, answers=pages.SweepPage, status=202),
+    Route("POST", "/v1/ablations/sweep", start, is_shown=False),  # beside the other queries
+    Route("GET", f"{SWEEPS}/{{id}}", one, answers=pages.SweepPage),
+    Route("DELETE", f"{SWEEPS}/{{id}}", cancel, answers=pages.CancelledSweepPage),
+    Route(
+        *("GET", f"{SWEEPS}/{{id}}/points", points),
+        answers=pages.SweepPointsPage,
+        numbers=("start", "limit"),
+    ),
+    Route(
+        *("GET", f"{SWEEPS}/{{id}}/events", events),
+        media="text/event-stream",
+        numbers=("start",),
+        about=POINTS,
+    ),
+    Route("GET", f"{SWEEPS}/{{id}}/results.jsonl", lines, media=JSON_LINES, about=POINTS),
+    Route("GET", f"{SWEEPS}/{{id}}/results.csv", table, media=CSV, about=POINTS),
+)

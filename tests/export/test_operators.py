@@ -341,7 +341,7 @@ def test_plain_kernels_do_what_the_fast_ones_do(tmp_path: Path) -> None:
     feeds = mix_feeds(9, 13)
     np.savez(tmp_path / "feeds.npz", **feeds)  # type: ignore[arg-type]
     program = (
-        "import sys, numpy as np; sys.path.insert(0, 'tests'); import test_operators as t; "
+        "import sys, numpy as np; sys.path.insert(0, 'tests/export'); import test_operators as t; "
         f"feeds = dict(np.load({str(tmp_path / 'feeds.npz')!r})); "
         f"np.save({str(tmp_path / 'out.npy')!r}, t.evaluate('native', 'MixStep', feeds))"
     )

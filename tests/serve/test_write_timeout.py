@@ -15,8 +15,9 @@ from serve.cancel import WriteTimeout
 from serve.gateway.admission import Gateway, KeyLimits
 from serve.gateway.keys import Key, hash_key
 from serve.grpc_api.servicer import start_grpc_server
-from serve.http_api.app import make_app
+from serve.http_api.app import ROUTES
 from serve.http_api.middleware import GatewayMiddleware
+from serve.http_api.routes import Dispatcher, RouteTable
 from serve.models import Models
 from serve.wire import torsor_pb2 as pb
 from serve.wire import torsor_pb2_grpc as rpc
@@ -59,7 +60,8 @@ def ask_without_reading(port: int, body: dict[str, Any]) -> socket.socket:
 def test_who_reads_nothing_keeps_neither_slot_nor_place(host: Models, stream: bool) -> None:
     async def work() -> None:
         gate = KeyLimits([Key(name="one", sha256=hash_key(KEY), max_concurrent=1)])
-        app = GatewayMiddleware(make_app(lambda: host), Gateway(gate, write_timeout_s=0.4))
+        own = Dispatcher(RouteTable(ROUTES), lambda: host)
+        app = GatewayMiddleware(own, Gateway(gate, write_timeout_s=0.4), own)
         body = {"prompt": "A", "max_tokens": 9_500, "logprobs": 20, "stream": stream}
         async with serving(app) as port:
             connections = []

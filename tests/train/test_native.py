@@ -337,7 +337,7 @@ def test_without_a_library_the_reason_is_said(
 def test_without_a_library_torch_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "load", lambda: None)
     assert not native.available(torch.zeros(1))
-    with pytest.raises(RuntimeError, match=r"ask train\.native\.available first"):
+    with pytest.raises(RuntimeError, match=r"ask train\.groups\.native\.available first"):
         native.matrix_exp(torch.zeros(2, 2))
 
 

@@ -26,8 +26,9 @@ from serve.gateway.log import TextFormatter
 from serve.gateway.request_log import Call, choose_request_id
 from serve.gateway.tracing import Tracing
 from serve.grpc_api.servicer import start_grpc_server
-from serve.http_api.app import make_app
+from serve.http_api.app import ROUTES
 from serve.http_api.middleware import GatewayMiddleware
+from serve.http_api.routes import Dispatcher, RouteTable
 from serve.models import Models
 from serve.wire import torsor_pb2 as pb
 from serve.wire import torsor_pb2_grpc as rpc
@@ -226,7 +227,8 @@ def gateway(spans: InMemorySpanExporter) -> Gateway:
 async def ask_app(
     host: Models, gateway: Gateway, path: str, body: dict[str, Any], **headers: str
 ) -> Any:
-    app: Any = GatewayMiddleware(make_app(lambda: host), gateway)
+    own = Dispatcher(RouteTable(ROUTES), lambda: host)
+    app: Any = GatewayMiddleware(own, gateway, own)
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         return await client.post(path, json=body, headers=headers)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve.http_api.body import Weight
-from serve.http_api.responses import SLICE, json_parts, json_text
+from serve.http_api.responses import ELEMENTS, json_parts, json_text
 from serve.wire import torsor_pb2 as pb
 from serve.wire import torsor_pb2_grpc as rpc
 from serve.wire.limits import MAX_JSON_NUMBERS, MAX_JSON_PARTS
@@ -44,7 +44,7 @@ def test_no_slice_of_a_long_answer_is_long() -> None:
     page = {"choices": [{"index": i, "logprobs": logprobs(1_000)} for i in range(48)], "usage": {}}
     parts = list(json_parts(page))
     assert json.loads("".join(parts)) == page
-    assert max(map(len, parts)) < 40 * SLICE
+    assert max(map(len, parts)) < 40 * ELEMENTS
 
 
 def count(value: Any) -> tuple[int, int]:

@@ -13,10 +13,11 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
 
-from serve.http_api.openapi import add_docs
+from serve.http_api.app import ROUTES
+from serve.http_api.openapi import docs_route
+from serve.http_api.openapi import document as document_of
+from serve.http_api.routes import Dispatcher, RouteTable
 from serve.models import Models
 
 OSM, TANH = "osm-rnn-shakespeare", "tanh-rnn-shakespeare"
@@ -162,16 +163,15 @@ def test_the_document_is_made_once_and_off_the_event_loop(
     """It takes a while, and streams go on meanwhile."""
     threads = []
 
-    def make(**told: Any) -> Any:
+    def make(routes: Any) -> Any:
         threads.append(threading.current_thread())
-        return get_openapi(**told)
+        return document_of(routes)
 
-    monkeypatch.setattr("serve.http_api.openapi.get_openapi", make)
-    app = FastAPI()
-    add_docs(app, lambda: host)
+    monkeypatch.setattr("serve.http_api.openapi.document", make)
+    own = Dispatcher(RouteTable([docs_route(ROUTES)]), lambda: host)
 
     async def ask_twice_at_once() -> list[httpx.Response]:
-        transport = httpx.ASGITransport(app)
+        transport = httpx.ASGITransport(own)
         async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
             return await asyncio.gather(*(client.get("/docs.json") for _ in range(2)))
 
