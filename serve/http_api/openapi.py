@@ -91,7 +91,7 @@ def _responses(route: Route) -> Json:
         return {"200": good, "503": good}
     if not route.fails:
         return {"200": good}
-    error = pages.InferenceErrorPage if is_open_inference(route.path) else pages.ErrorPage
+    error = pages.InferenceErrorPage if is_open_inference(f"{route.path}/") else pages.ErrorPage
     failed = {"description": FAILED, "content": _json(_schema(error))}
     return {str(route.status): good, "4XX": failed, "5XX": failed}
 

@@ -63,8 +63,8 @@ def error_body(error: RequestError, path: str) -> dict[str, Any]:
 
 
 def is_open_inference(path: str) -> bool:
-    """Whether a path is one of the Open Inference Protocol's."""
-    return path == "/v2" or path.startswith("/v2/")
+    """Whether a path is below that of the Open Inference Protocol."""
+    return path.startswith("/v2/")
 
 
 def missing_response(method: str, path: str, allowed: str = "") -> JSONResponse:

@@ -87,7 +87,7 @@ def test_another_method_is_told_which_there_are(route: Route) -> None:
     assert message.startswith(f"found PATCH {path}, expected {answer.headers['allow']}; ")
 
 
-@pytest.mark.parametrize("path", ["/v1/none", "/v1/models/", "/v2/none", "/v2/models/a/b/c\nd"])
+@pytest.mark.parametrize("path", ["/v1/none", "/v1/models/", "/v2/none", "/v2/models/a/b/c%0Ad"])
 def test_what_is_below_our_paths_and_not_there_is_ours_to_say(path: str) -> None:
     answer = asyncio.run(ask(Dispatcher(TABLE, none), "GET", path))
     error = answer.json()["error"]
@@ -187,7 +187,8 @@ def test_origins_that_bentoml_lets_in_are_let_in_by_our_routes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings = tmp_path / "bentoml.yaml"
-    cors = "{enabled: true, access_control_allow_origins: ['https://one.example']}"
+    allowed = "access_control_allow_origins: ['https://one.example']"
+    cors = f"{{enabled: true, {allowed}, access_control_allow_methods: [POST]}}"
     settings.write_text(f"services:\n  torsor:\n    http:\n      cors: {cors}\n")
     monkeypatch.setitem(os.environ, "BENTOML_CONFIG", str(settings))
     with start_server(tmp_path, str(SHIPPED / TANH)) as server:
