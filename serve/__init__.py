@@ -1,0 +1,1 @@
+"""The server: bundles in, text and answers to ablation queries out, over HTTP and gRPC."""

@@ -1,0 +1,1 @@
+"""The gRPC client's parts: its queries, its sweeps, its messages."""

@@ -1,0 +1,1 @@
+"""The HTTP client's parts: its calls, its events, its sweeps."""

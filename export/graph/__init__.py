@@ -1,0 +1,1 @@
+"""ONNX graphs: one step traced from torch, folded into `advance`."""

@@ -1,0 +1,1 @@
+"""Parity: a bundle's graph against torch and the reference evaluator."""

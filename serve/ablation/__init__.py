@@ -1,0 +1,1 @@
+"""Ablations: edits of effective weights, parsed, applied and measured."""

@@ -1,0 +1,1 @@
+"""BentoML: what it, circus and uvicorn make necessary."""

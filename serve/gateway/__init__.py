@@ -1,0 +1,1 @@
+"""Admission of requests by API key, their log, their traces, and TLS."""

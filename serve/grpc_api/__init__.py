@@ -1,0 +1,1 @@
+"""The gRPC door: calls, messages and interceptors."""

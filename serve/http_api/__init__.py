@@ -1,0 +1,1 @@
+"""The HTTP door: routes, bodies, responses and server-sent events."""

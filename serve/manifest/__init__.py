@@ -1,0 +1,1 @@
+"""The manifest of a bundle: its page, and how it is read and checked."""

@@ -1,0 +1,1 @@
+"""The C library: its sources, its build and its loader."""

@@ -1,0 +1,1 @@
+"""Queries, once for HTTP and gRPC: generate, score, compare, trials."""

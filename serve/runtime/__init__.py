@@ -1,0 +1,1 @@
+"""Bundles in memory and the sessions that run them."""

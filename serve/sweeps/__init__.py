@@ -1,0 +1,1 @@
+"""Sweeps: grids of ablations as jobs that are kept, watched and resumed."""

@@ -1,0 +1,1 @@
+"""Texts and other data: found, unpacked, read and split."""

@@ -1,0 +1,1 @@
+"""Matrix groups, one a file, and the exponential that they share."""

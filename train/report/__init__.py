@@ -1,0 +1,1 @@
+"""Reports of runs: pages, plots and event files."""
