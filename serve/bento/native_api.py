@@ -55,7 +55,7 @@ async def score_page(models: Models, http: Request, request: ScoreRequest) -> Re
 
 async def _texts(generation: Generation) -> AsyncIterator[str]:
     try:
-        async for chunk in generation.pieces():
+        async for chunk in generation.chunks():
             yield chunk.text
     finally:
         generation.close()

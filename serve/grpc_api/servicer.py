@@ -112,7 +112,7 @@ class TorsorServicer(rpc.TorsorServicer):
 
         generation = await or_abort(context, opened)
         try:
-            async for chunk in generation.pieces():
+            async for chunk in generation.chunks():
                 yield chunk_of(chunk)
             yield pb.GenerateChunk(summary=await summary_of(generation, paired))
         except RequestError as error:

@@ -20,7 +20,7 @@ async def completion_events(generation: Generation, with_usage: bool) -> AsyncIt
     head = _completion_head(generation)
     report_once = {"ablation": generation.variant.report}
     logprobs, plain = _logprobs_of(generation), PlainEvents(head)
-    async for chunk in generation.pieces():
+    async for chunk in generation.chunks():
         if chunk.characters is None and chunk.finish_reason is None and not report_once:
             yield plain.text(chunk)
             continue
@@ -54,20 +54,20 @@ async def whole_completion(generation: Generation) -> Json:
     """The answer of a request that doesn't stream."""
     logprobs, parts = _logprobs_of(generation), dict[int, list[Chunk]]()
     pages: dict[int, list[Json]] = {}
-    async for chunk in generation.pieces(all_or_none=True):
+    async for chunk in generation.chunks(all_or_none=True):
         parts.setdefault(chunk.index, []).append(chunk)
         if logprobs is not None:
             pages.setdefault(chunk.index, []).append(logprobs[chunk.index].page(chunk))
             chunk.characters = None  # there can be many
     choices = [
-        completion_choice(join_pieces(parts[i]), joined(pages[i]) if pages else None)
+        completion_choice(join_chunks(parts[i]), joined(pages[i]) if pages else None)
         for i in range(len(generation.choices))
     ]
     whole = {"choices": choices, "usage": generation.usage, "ablation": generation.variant.report}
     return {**_completion_head(generation), **whole}
 
 
-def join_pieces(pieces: list[Chunk]) -> Chunk:
+def join_chunks(pieces: list[Chunk]) -> Chunk:
     """Consecutive pieces of one choice as one; without its characters."""
     last = pieces[-1]
     return Chunk(
@@ -97,7 +97,7 @@ def completion_choice(chunk: Chunk, logprobs: Json | None) -> Json:
 
 async def pair_events(generation: Generation) -> AsyncIterator[str]:
     """One event a piece of either branch, then the summary, then [DONE]."""
-    async for chunk in generation.pieces():
+    async for chunk in generation.chunks():
         yield event_text(
             {
                 "index": chunk.index,
@@ -115,7 +115,7 @@ async def pair_events(generation: Generation) -> AsyncIterator[str]:
 async def whole_pair(generation: Generation) -> Json:
     """Both texts, and where they first differ."""
     ends: dict[str, str | None] = {}
-    async for chunk in generation.pieces(all_or_none=True):
+    async for chunk in generation.chunks(all_or_none=True):
         ends[chunk.branch] = chunk.finish_reason
     texts = {c.branch: "".join(c.text) for c in generation.choices[:2]}
     branches = {

@@ -8,12 +8,12 @@ what is compared; temperature and sampling play no part in them.
 """
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from serve.engine.follow import Following
 from serve.engine.sampling import SamplingSettings, log_softmax
 from serve.engine.stream import Stream
 from serve.engine.wakeup import Wakeup
@@ -45,10 +45,10 @@ async def compare(models: Models, request: CompareRequest) -> Json:
             raise _renamed(error, place) from None
     wakeup = Wakeup()
     streams = [_open(bundle, variant, forced, wakeup) for variant in variants]
-    models.engine.submit(streams)
+    following = Following(models.engine, streams, wakeup)
     reports = [variant.report for variant in variants[1:] if variant.report is not None]
     note_streams(streams, {"hash": ",".join(report["hash"] for report in reports)})
-    logits = await _read_logits(models, streams, wakeup)
+    logits = await _read_logits(following)
     size = request.top * len(logits)
     page = await offload_if_large(
         size, _page, logits, reports, vocabulary, request.top, small=SHORT
@@ -87,23 +87,19 @@ def _open(bundle: Bundle, variant: AblatedModel, forced: Array, wakeup: Wakeup) 
     )
 
 
-async def _read_logits(models: Models, streams: Sequence[Stream], wakeup: Wakeup) -> list[Array]:
+async def _read_logits(following: Following) -> list[Array]:
     """What each stream's character was drawn from: (V) each."""
-    found, waiting = dict[int, Array](), set(range(len(streams)))
-    try:
-        while waiting:
-            await wakeup.wait()
-            for place in sorted(waiting):
-                arrived, done = streams[place].collect()
+    found = dict[int, Array]()
+    with following:
+        while not following.is_done:
+            await following.wait()
+            for place, arrived in following.collect():
                 for delivery in arrived:
                     assert delivery.logits is not None
                     found[place] = delivery.logits[-1]
-                if done:
-                    waiting.remove(place)
-                    _check(streams[place], place)
-    finally:
-        models.engine.cancel(streams[place] for place in waiting)
-    return [found[place] for place in range(len(streams))]
+                if following.done[place]:
+                    _check(following.streams[place], place)
+    return [found[place] for place in range(len(following.streams))]
 
 
 def _check(stream: Stream, place: int) -> None:

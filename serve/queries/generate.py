@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from serve.engine.follow import Following
 from serve.engine.sampling import SamplingSettings, bias_of, choice_seed, draw_seed
 from serve.engine.stop_strings import StopStrings
 from serve.engine.stream import Delivery, Opening, Stream
@@ -64,11 +65,10 @@ class Choice:
     prompt_length: int  # characters of the prompt's text
     text: list[str] = field(default_factory=list)  # kept where branches are compared
     started: bool = False
-    done: bool = False
 
 
 class Generation:
-    """The open streams of one request. Read `pieces` to the end, or close it."""
+    """The open streams of one request. Read `chunks` to the end, or close it."""
 
     def __init__(
         self,
@@ -77,39 +77,38 @@ class Generation:
         bundle: Bundle,
         variant: AblatedModel,
         choices: list[Choice],
-        wakeup: Wakeup,
+        following: Following,
     ) -> None:
         # Not the request itself: its prompt, or the state to go on from, can be megabytes.
         self.n, self.logprobs, self.echo = request.n, request.logprobs, request.echo
         self._stops = request.stops
         self.bundle, self.variant, self.choices = bundle, variant, choices
         self.seed = choices[0].seed
-        self._models, self._wakeup = models, wakeup
+        self._state_key, self._following = models.state_key, following
 
-    async def pieces(self, all_or_none: bool = False) -> AsyncIterator[Chunk]:
+    async def chunks(self, all_or_none: bool = False) -> AsyncIterator[Chunk]:
         """Text as it comes, until every choice has ended; leaving early frees the slots.
 
         A stream that ends in an error stops no other one: the `RequestError` is raised once all
         have ended. Who has no use for some without the others gets it at once.
         """
-        try:
-            while not all(choice.done for choice in self.choices):
-                await self._wakeup.wait()
+        following = self._following
+        with following:
+            while not following.is_done:
+                await following.wait()
                 for chunk in self._read():
                     yield chunk
                     if len(self.choices) > 1:
                         await asyncio.sleep(0)  # many of one request must not hold the loop
                 if all_or_none:
                     self._raise_error()
-                if not all(choice.done for choice in self.choices):
+                if not following.is_done:
                     await asyncio.sleep(FLUSH_S)
             self._raise_error()
-        finally:
-            self.close()
 
     def close(self) -> None:
         """Nobody reads on: free what still runs."""
-        self._models.engine.cancel(c.stream for c in self.choices if not c.done)
+        self._following.close()
 
     @property
     def usage(self) -> dict[str, Any]:
@@ -137,31 +136,24 @@ class Generation:
         )
 
     def _raise_error(self) -> None:
-        for choice in self.choices:
-            if choice.done and choice.stream.error is not None:
+        for choice, done in zip(self.choices, self._following.done, strict=True):
+            if done and choice.stream.error is not None:
                 raise choice.stream.error
 
     def _read(self) -> Iterator[Chunk]:
         is_alone = len(self.choices) == 1
-        for choice in self.choices:
-            if choice.done:
-                continue
-            arrived, choice.done = choice.stream.collect()
-            if not arrived and (not choice.done or (choice.stream.error and is_alone)):
-                continue  # an error that is raised next says it better than an empty piece
+        for place, arrived in self._following.collect():
+            choice, done = self.choices[place], bool(self._following.done[place])
+            if not arrived and (not done or (choice.stream.error and is_alone)):
+                continue  # an error that is raised next says it better than an empty chunk
             indices = [i for delivery in arrived for i in delivery.characters]
-            text = choice.decoder.feed(indices, final=choice.done)
-            yield self._piece(choice, text, arrived)
+            text = choice.decoder.feed(indices, final=done)
+            yield self._chunk(choice, text, arrived, done)
             choice.started = True
             if choice.branch:
                 choice.text.append(text)
 
-    def _piece(
-        self,
-        choice: Choice,
-        text: str,
-        arrived: list[Delivery],
-    ) -> Chunk:
+    def _chunk(self, choice: Choice, text: str, arrived: list[Delivery], done: bool) -> Chunk:
         stream, characters = choice.stream, None
         if (top := self.logprobs) is not None:
             vocabulary = choice.decoder.vocabulary
@@ -174,16 +166,16 @@ class Generation:
             branch=choice.branch,
             text=text,
             characters=characters,
-            finish_reason=stream.finish_reason if choice.done else None,
-            stop=self._stops[stop] if choice.done and stop is not None else None,
+            finish_reason=stream.finish_reason if done else None,
+            stop=self._stops[stop] if done and stop is not None else None,
             seed=choice.seed,
-            state=self._saved(stream) if choice.done and stream.saved is not None else None,
+            state=self._saved(stream) if done and stream.saved is not None else None,
         )
 
     def _saved(self, stream: Stream) -> str:
         assert stream.saved is not None
         end = (stream.position, stream.seed, stream.saved)
-        return encode_state(self.bundle.manifest, self.variant.hash, *end, self._models.state_key)
+        return encode_state(self.bundle.manifest, self.variant.hash, *end, self._state_key)
 
 
 async def open_generation(
@@ -238,9 +230,10 @@ async def open_generation(
         for index in range(request.n * len(prompts))
         for branch, source in branches
     ]
-    models.engine.submit([choice.stream for choice in choices])
-    note_streams([choice.stream for choice in choices], variant.report)
-    return Generation(models, request, bundle, variant, choices, wakeup)
+    streams = [choice.stream for choice in choices]
+    following = Following(models.engine, streams, wakeup)
+    note_streams(streams, variant.report)
+    return Generation(models, request, bundle, variant, choices, following)
 
 
 def weights_of(bundle: Bundle, variant: AblatedModel) -> str:

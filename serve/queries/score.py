@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from serve.engine.follow import Following
 from serve.engine.sampling import log_softmax
 from serve.engine.stream import Delivery, Stream, split_delivery
 from serve.engine.wakeup import Wakeup
@@ -34,17 +35,13 @@ class Tally:
     stream: Stream
     logprobs: list[float] = field(default_factory=list)  # nats
     waiting: list[Delivery] = field(default_factory=list)  # not yet compared
-    done: bool = False
     bpc: float = math.nan  # bits per character, once all has been read
 
-    def read(self) -> None:
-        """Take in what has arrived; raises the stream's error."""
-        arrived, self.done = self.stream.collect()
+    def read(self, arrived: list[Delivery]) -> None:
+        """Take in what has arrived."""
         for delivery in arrived:
             self.logprobs += delivery.logprobs
         self.waiting += arrived
-        if self.done and self.stream.error is not None:
-            raise self.stream.error
 
 
 async def score(models: Models, request: ScoreRequest) -> dict[str, Any]:
@@ -71,9 +68,10 @@ async def score(models: Models, request: ScoreRequest) -> dict[str, Any]:
         )
         for source in ([bundle.plain, variant] if paired else [bundle.plain])
     ]
-    models.engine.submit([tally.stream for tally in tallies])
-    note_streams([tally.stream for tally in tallies], variant.report)
-    divergences = await _read_all(models, tallies, wakeup)
+    streams = [tally.stream for tally in tallies]
+    following = Following(models.engine, streams, wakeup)
+    note_streams(streams, variant.report)
+    divergences = await _read_all(following, tallies)
     for tally in tallies:
         tally.bpc = bits_per_character(tally.logprobs)
         await asyncio.sleep(0)  # a sum can be long
@@ -85,20 +83,19 @@ def bits_per_character(logprobs: list[float]) -> float:
     return -math.fsum(logprobs) / len(logprobs) / math.log(2.0)
 
 
-async def _read_all(models: Models, tallies: list[Tally], wakeup: Wakeup) -> list[float]:
+async def _read_all(following: Following, tallies: list[Tally]) -> list[float]:
     divergences: list[float] = []
-    try:
-        while not all(tally.done for tally in tallies):
-            await wakeup.wait()
-            for tally in tallies:
-                tally.read()
+    with following:
+        while not following.is_done:
+            await following.wait()
+            for place, arrived in following.collect():
+                tallies[place].read(arrived)
+                following.raise_error(place)
             if len(tallies) == 2:
                 divergences += compare(*tallies)
             for tally in tallies if len(tallies) == 1 else []:
                 tally.waiting.clear()
             await asyncio.sleep(0)
-    finally:
-        models.engine.cancel(tally.stream for tally in tallies if not tally.done)
     return divergences
 
 

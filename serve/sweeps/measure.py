@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from serve.engine.follow import Following
 from serve.engine.stream import Delivery, Stream
 from serve.engine.wakeup import Wakeup
 from serve.models import Models
@@ -125,20 +126,14 @@ class ScoreQuery:
             wake=wakeup.ring,
             background=True,  # behind those of clients who wait
         )
-        self._models.engine.submit([stream])
-        done = False
-        try:
-            while not done:
-                await wakeup.wait()
-                arrived, done = stream.collect()
-                if done and stream.error is not None:
-                    raise stream.error
-                if done and stream.finish_reason != "length":  # the engine drains
-                    raise RequestError("unavailable", "the server is shutting down")
-                yield arrived
-        finally:
-            if not done:
-                self._models.engine.cancel([stream])
+        with Following(self._models.engine, [stream], wakeup) as following:
+            while not following.is_done:
+                await following.wait()
+                for place, arrived in following.collect():
+                    following.raise_error(place)
+                    if following.is_done and stream.finish_reason != "length":  # the engine drains
+                        raise RequestError("unavailable", "the server is shutting down")
+                    yield arrived
 
 
 Json = Any

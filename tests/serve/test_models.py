@@ -47,7 +47,7 @@ def asked(fields: dict[str, Any]) -> GenerateRequest:
 
 async def write(host: Models, **fields: Any) -> str:
     writing = await open_generation(host, asked({"seed": 1, "max_tokens": 60} | fields))
-    return "".join([piece.text async for piece in writing.pieces()])
+    return "".join([piece.text async for piece in writing.chunks()])
 
 
 async def until(true: Callable[[], bool]) -> None:
@@ -82,7 +82,7 @@ def test_a_running_stream_outlives_its_models_unloading_and_its_states_go() -> N
         assert len(host.engine.cache) == 1
         request = asked({"seed": 1, "max_tokens": 3000, "prompt": "A" * 40})
         writing = await open_generation(host, request)
-        pieces = writing.pieces()
+        pieces = writing.chunks()
         text = (await anext(pieces)).text
         host.unload(OSM)
         assert text + "".join([piece.text async for piece in pieces]) == expected
@@ -125,7 +125,7 @@ def test_a_reload_takes_the_new_weights_for_new_streams_only(tmp_path: Path) -> 
     async def work(host: Models) -> None:
         before = await write(host, max_tokens=3000)
         writing = await open_generation(host, asked({"seed": 1, "max_tokens": 3000}))
-        pieces = writing.pieces()
+        pieces = writing.chunks()
         text = (await anext(pieces)).text
         bundle = await host.load(edited(tmp_path / "new", silence))
         assert bundle.name == OSM and list(host.bundles) == [OSM, TANH]
