@@ -1,12 +1,16 @@
-"""Requests that offer to go on in another protocol, such as HTTP/2 (h2c), as all of Java's do.
+"""Patches of uvicorn and BentoML; each says what it is against, and a canary when it can go.
 
-A server may decline by answering in HTTP/1.1. But httptools takes such a request to end with its
-head, and uvicorn hands on an empty body. Here the head is read again, without the offer.
+| patch            | pinned         | the behaviour                                               |
+|------------------|----------------|-------------------------------------------------------------|
+| decline_upgrades | uvicorn 0.54   | the body of a request that offers HTTP/2 or a WebSocket, as |
+|                  |                | all of Java's do, is lost: httptools ends it with its head  |
+| leave_out_timers | bentoml 1.4.40 | the timer of a request's limit isn't stopped once it is     |
+|                  |                | answered, and holds the request's context and trace for     |
+|                  |                | the whole limit: 150 MB after eleven minutes at 50 a second |
 
-BentoML's limit of time for a request, left out: the engine has limits of its own.
-
-Its timer isn't stopped once the request has been answered. It holds the request's context, with
-the trace's span, for the whole limit: at 50 requests a second for eleven minutes, 150 MB.
+A server may decline an offer by answering in HTTP/1.1: here the head is read again, without it. The
+engine has limits of time of its own. tests/serve/bento/test_canaries.py fails once either is mended
+upstream.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""How the server's process is to treat memory that is free, objects that stay, and its threads."""
+"""Settings of the server's process: freed memory, the garbage collector, and thread switches."""
 
 import ctypes
 import gc
@@ -32,7 +32,7 @@ def return_large_blocks() -> bool:
 
 
 def resume_collections() -> None:
-    """Collect garbage again, of what is made from here on; else the first look is at everything."""
+    """Move all live objects to the permanent generation, and enable the collector."""
     gc.freeze()
     gc.enable()
 

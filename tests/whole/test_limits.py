@@ -1,7 +1,10 @@
 """The limits of a server: each is named in the error that it ends in, over HTTP and gRPC."""
 
+import ast
+import re
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -22,6 +25,9 @@ from serve.wire import limits
 from serve.wire import torsor_pb2 as pb
 from serve.wire import torsor_pb2_grpc as rpc
 from serve.wire.limits import LIMITS, MAX_MESSAGE_BYTES, all_limits
+from serve.wire.validation import LIMIT_OF
+
+ROOT = Path(__file__).parent.parent.parent
 
 TANH = "tanh-rnn-shakespeare"
 LONG = "a" * (limits.MAX_PROMPT_CHARACTERS + 1)
@@ -168,3 +174,16 @@ def test_scoring_awaits_no_first_character(tanh: Bundle, monkeypatch: pytest.Mon
         end_of(tanh, EngineLimits(first_timeout_s=0.0), 2_000, 0, waited_s=0).finish_reason
         == "length"
     )
+
+
+def test_every_limit_that_an_error_can_name_is_shown() -> None:
+    named = set[str]()
+    for path in sorted((ROOT / "serve").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                named |= set(re.findall(r"\b(max_\w+|\w+_timeout_s)\)", node.value))
+                named |= set(re.findall(r"^(?:max_queued_\w+|max_json_\w+)$", node.value))
+    named |= set(LIMIT_OF.values())
+    of_keys = {"max_concurrent"}  # shown beside, as those of the key that asks
+    assert {"max_grid_bytes", "max_points", "total_timeout_s", "max_top"} < named
+    assert named - of_keys <= set(all_limits(asdict(EngineLimits())))
