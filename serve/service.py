@@ -28,7 +28,7 @@ from serve.gateway.admission import Gateway, KeyLimits
 from serve.gateway.log import configure_log
 from serve.gateway.tls import grpc_credentials
 from serve.gateway.tracing import bento_tracing
-from serve.grpc_api.servicer import start_grpc_server
+from serve.grpc_api.server import start_grpc_server
 from serve.http_api import app, health
 from serve.http_api import models as model_routes
 from serve.http_api.middleware import GatewayMiddleware

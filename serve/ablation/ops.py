@@ -70,7 +70,7 @@ def operate(part: Part, edit: Edit, where: str) -> Outcome:
 def ordered(W: Floats, where: str) -> Schur:
     """The ordered Schur form; `AblationError` where there is none."""
     try:
-        return ordered_schur(W)
+        return kept_schur(W)
     except ValueError as error:
         raise AblationError(where, f"no Schur form ({error})", "one", "leave it out") from None
 
@@ -112,7 +112,7 @@ def _schur(part: Part, edit: Edit, where: str) -> Outcome:
 
 def _any_coupling(part: Part, edit: Edit, dW: Floats, generator: Generator) -> Floats:
     del edit, dW
-    form = ordered_schur(part.W)
+    form = kept_schur(part.W)
     masks = schur.couplings(form, len(form.T))  # all of them are RR then
     N = np.where(masks["RR"], generator.standard_normal(form.T.shape), 0.0)
     return form.Q @ N @ form.Q.T
@@ -223,7 +223,7 @@ MAX_BYTES = 64 << 20  # of T and Q
 forms = LruCache[bytes, Schur](MAX_BYTES)  # of this process
 
 
-def ordered_schur(W: NDArray[Any]) -> Schur:
+def kept_schur(W: NDArray[Any]) -> Schur:
     """W = Q T Q^T as `schur.ordered_schur` gives it, and raising what it raises."""
 
     def make() -> tuple[Schur, int]:

@@ -18,7 +18,7 @@ import grpc
 
 from serve.bento.supervisor import stop_supervisor
 from serve.engine.engine import Engine
-from serve.grpc_api.servicer import set_serving
+from serve.grpc_api.server import set_serving
 
 log = logging.getLogger("torsor")
 

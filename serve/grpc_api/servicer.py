@@ -1,7 +1,6 @@
-"""The gRPC side, on the same models as HTTP: serve/wire/torsor.proto is the contract.
+"""Calls of the gRPC service, on the same models as HTTP.
 
-BentoML's class services have no gRPC, so this is a server of our own in the same process, with the
-standard health and reflection services.
+serve/wire/torsor.proto is the contract.
 """
 
 import logging
@@ -12,12 +11,9 @@ from typing import Any, TypeVar
 import grpc
 from google.protobuf.message import Message
 from google.protobuf.struct_pb2 import Struct
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 
 from serve.ablation.apply import symmetries
-from serve.gateway.admission import Gateway
-from serve.grpc_api.interceptor import SMALL_MESSAGE, GatewayInterceptor, abort
+from serve.grpc_api.interceptor import SMALL_MESSAGE, abort
 from serve.grpc_api.structs import make_struct, read_struct
 from serve.models import Models
 from serve.offload import offload_if_large
@@ -28,17 +24,15 @@ from serve.queries.trials import answer_trials
 from serve.wire import torsor_pb2 as pb
 from serve.wire import torsor_pb2_grpc as rpc
 from serve.wire.errors import RequestError, invalid
-from serve.wire.limits import MAX_JSON_PARTS, MAX_MESSAGE_BYTES, all_limits
+from serve.wire.limits import MAX_JSON_PARTS, all_limits
 from serve.wire.queries import CompareRequest, TrialsRequest
 from serve.wire.requests import GenerateRequest, PairRequest, ScoreRequest, parse_request
 from serve.wire.requests import Request as Asked
 
 log = logging.getLogger("torsor")
 
-SERVICE = "torsor.v1.Torsor"
 Context = grpc.aio.ServicerContext[Any, Any]
 Reply = TypeVar("Reply")
-AddService = Callable[[grpc.aio.Server, Models], str]  # adds a service, and gives its name
 
 
 class TorsorServicer(rpc.TorsorServicer):
@@ -121,53 +115,6 @@ class TorsorServicer(rpc.TorsorServicer):
             await abort(context, unexpected())
         finally:
             generation.close()
-
-
-async def start_grpc_server(
-    models: Models,
-    address: str,
-    gateway: Gateway | None = None,
-    credentials: grpc.ServerCredentials | None = None,
-    more: Sequence[AddService] = (),
-    servicer: type["TorsorServicer"] = TorsorServicer,
-) -> tuple[grpc.aio.Server, Any]:
-    """A started server at HOST:PORT with health and reflection; and its health servicer.
-
-    `credentials`: of TLS; None: plain text. `more` services are added beside ours. Raises `OSError`
-    if the address can't be bound.
-    """
-    server = grpc.aio.server(
-        interceptors=[GatewayInterceptor(gateway or Gateway())],
-        options=[
-            ("grpc.so_reuseport", 0),  # a second server on the port must fail, not share it
-            ("grpc.max_receive_message_length", 2 * MAX_MESSAGE_BYTES),  # the entrance says why
-        ],
-    )
-    rpc.add_TorsorServicer_to_server(  # type: ignore[no-untyped-call]
-        servicer(models), server
-    )
-    checks = health.aio.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(checks, server)
-    added = [add(server, models) for add in more]
-    names = (SERVICE, *added, health.SERVICE_NAME, reflection.SERVICE_NAME)
-    reflection.enable_server_reflection(names, server)
-    try:
-        if credentials is None:
-            server.add_insecure_port(address)
-        else:
-            server.add_secure_port(address, credentials)
-    except RuntimeError as error:
-        raise OSError(f"gRPC can't listen on {address}: {error}") from None
-    await server.start()
-    await set_serving(checks, True)
-    return server, checks
-
-
-async def set_serving(checks: Any, serving: bool) -> None:
-    """Tell health checks whether new calls are taken."""
-    status: Any = health_pb2.HealthCheckResponse  # its stubs lack the enum's values
-    for name in ("", SERVICE):
-        await checks.set(name, status.SERVING if serving else status.NOT_SERVING)
 
 
 async def read_asked(kind: type[Asked], message: Message) -> Asked:

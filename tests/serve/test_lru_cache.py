@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from serve.ablation import schur
-from serve.ablation.ops import forms, ordered_schur
+from serve.ablation.ops import forms, kept_schur
 from serve.lru_cache import LruCache
 
 
@@ -62,13 +62,13 @@ def test_the_least_recently_used_go_first_and_the_bound_is_of_bytes() -> None:
 def test_the_form_of_a_matrix_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forms, "max_bytes", 2 * 2 * 8 * 9 * 9)  # two forms of 9 x 9
     W = np.random.default_rng(3).standard_normal((9, 9))
-    form, expected = ordered_schur(W), schur.ordered_schur(W)
-    assert ordered_schur(W.copy()) is ordered_schur(np.asfortranarray(W)) is form
+    form, expected = kept_schur(W), schur.ordered_schur(W)
+    assert kept_schur(W.copy()) is kept_schur(np.asfortranarray(W)) is form
     assert (form.T == expected.T).all() and (form.Q == expected.Q).all()
-    others = [ordered_schur(A) for A in (W.T, W.astype(np.float32))]
+    others = [kept_schur(A) for A in (W.T, W.astype(np.float32))]
     assert not any((other.T == form.T).all() for other in others)
     assert len(forms) == 2 and forms.num_bytes <= forms.max_bytes
-    again = ordered_schur(W)  # the others took its place
+    again = kept_schur(W)  # the others took its place
     assert again is not form and (again.T == form.T).all()
 
 
@@ -77,5 +77,5 @@ def test_what_has_no_form_is_refused_each_time() -> None:
     for A, why in ((np.ones((2, 3)), "square"), (np.full((2, 2), np.nan), "NaN")):
         for _ in range(2):
             with pytest.raises(ValueError, match=why):
-                ordered_schur(A)
+                kept_schur(A)
     assert len(forms) == number

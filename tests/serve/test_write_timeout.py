@@ -14,7 +14,7 @@ import uvicorn
 from serve.cancel import WriteTimeout
 from serve.gateway.admission import Gateway, KeyLimits
 from serve.gateway.keys import Key, hash_key
-from serve.grpc_api.servicer import start_grpc_server
+from serve.grpc_api.server import start_grpc_server
 from serve.http_api.app import ROUTES
 from serve.http_api.middleware import GatewayMiddleware
 from serve.http_api.routes import Dispatcher, RouteTable

@@ -25,7 +25,7 @@ from serve.gateway.keys import hash_key
 from serve.gateway.log import TextFormatter
 from serve.gateway.request_log import Call, choose_request_id
 from serve.gateway.tracing import Tracing
-from serve.grpc_api.servicer import start_grpc_server
+from serve.grpc_api.server import start_grpc_server
 from serve.http_api.app import ROUTES
 from serve.http_api.middleware import GatewayMiddleware
 from serve.http_api.routes import Dispatcher, RouteTable
