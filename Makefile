@@ -2,13 +2,15 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --durations 10
 EXTRAS := train,tensorboard,export,serve,client,analysis,dev
 
-.PHONY: help install demo test check format proto bundles clean
+.PHONY: help install demo test quick check format proto bundles clean
 
 help:
 	@echo "make demo     install, train a little, export, serve, stream text, answer an ablation query"
 	@echo "make test     install, then all checks: format, lint, types, tests"
+	@echo "make quick    the tests that start no server, process or training"
 	@echo "make check    the checks without the tests"
 	@echo "make format   mend formatting and what the linter can mend"
 	@echo "make proto    write the protobuf modules again"
@@ -34,7 +36,10 @@ check: install
 	$(BIN)/mypy
 
 test: check
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile
+	$(PYTEST) --dist loadfile
+
+quick: install
+	$(PYTEST) --dist load -m 'not process and not slow'
 
 format: install
 	$(BIN)/ruff check --fix .

@@ -1,6 +1,5 @@
 """What several test files share."""
 
-import dataclasses
 import functools
 import os
 import signal
@@ -13,17 +12,20 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import devices
 import pytest
 from hypothesis import settings
 from servers import free_port
+from small_models import export_task, export_text, made_once
 
 from serve.models import Models
 from serve.runtime.bundle import load_bundles
 from serve.runtime.device import Device
 from serve.settings import SHIPPED
+
+PROCESS_FIXTURES = {"server", "keyed", "start_server", "exported", "exported_task"}
+PROCESS_MODULES = {"subprocess", "uvicorn", "train"}  # names that such tests import
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # small models want one thread
 settings.register_profile("repeatable", derandomize=True, deadline=None)
@@ -32,6 +34,15 @@ settings.load_profile("repeatable")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     devices.add_option(parser)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what starts a server, a process or a training, so that `make quick` leaves it out."""
+    for item in items:
+        fixtures = set(getattr(item, "fixturenames", ()))
+        source = getattr(getattr(item, "module", None), "__dict__", {})
+        if fixtures & PROCESS_FIXTURES or PROCESS_MODULES & source.keys():
+            item.add_marker(pytest.mark.process)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -90,30 +101,6 @@ class RunningServer:
         return self.process.wait(60)
 
 
-SMALL_SIZES: dict[str, dict[str, Any]] = {  # of families, for models of tasks
-    "lightning": {"d": 8, "layers": 1, "heads": 2, "a": 3},
-    "lru": {"layers": 1, "width": 6},
-    "lstm": {"n": 5, "embedding": 4},
-    "osm-former": {"d": 3, "layers": 1, "context": 5},
-    "osm-rnn": {"d": 4},
-    "rotrnn": {"layers": 1, "width": 6, "n": 8, "heads": 2},
-    "sparse-xor": {"m": 6},
-    "tanh-rnn": {"n": 6},
-    "transformer": {"d": 8, "layers": 1, "heads": 2, "context": 5},
-}
-SMALL_OPTIONS: dict[str, dict[str, Any]] = {  # of tasks
-    "adding": {"length": 21},
-    "copy": {"symbols": 3, "bits": 2, "train_lags": 6, "lags": 20},
-    "flip-flop": {"length": 20},
-    "integration": {},
-    "list-ops": {"num_train": 50, "max_length": 40},
-    "mnist": {"step": "row", "num_valid": 20, "num_test": 30},
-    "sine": {"length": 20},
-    "sparse-xor": {"d": 8},
-    "spoken-digits": {"frame": 100, "max_samples": 2000},
-}
-
-
 @contextmanager
 def running_server(folder: Path, *arguments: str, device: str = "cpu") -> Iterator[RunningServer]:
     """Start `python -m serve` with these arguments, wait until it is ready, stop it at the end."""
@@ -167,33 +154,14 @@ def start_server(device: Device) -> Callable[..., AbstractContextManager[Running
 
 @pytest.fixture(scope="session")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """A folder with a small `run` of a family and its `bundle`, made when it is first asked for."""
+    """A folder with a small `run` of a family and its `bundle`, made when it is first asked for.
+
+    All tests share it: whoever changes a file takes a copy.
+    """
 
     @functools.cache
-    def export_small(family_name: str) -> Path:
-        from export.__main__ import main
-        from train.loop import train
-        from train.model import family
-        from train.presets import fit_sizes
-        from train.run import start_run
-        from train.settings import Settings
-
-        def small(name: str) -> dict[str, int]:
-            fields = {field.name for field in dataclasses.fields(family(name).Config)}
-            chosen = {"input_size": 14, "output_size": 14, "layers": 2, "context": 6}
-            fitted = fit_sizes(name, {k: v for k, v in chosen.items() if k in fields}, 5_000)
-            return {key: size for key, size in fitted.items() if not key.endswith("put_size")}
-
-        folder = tmp_path_factory.mktemp(family_name)
-        (folder / "text.txt").write_text("the cat sat on the mat, and so did I" * 60)
-        sizes = {"osm-rnn": {"d": 5}, "tanh-rnn": {"n": 12}}.get(family_name) or small(family_name)
-        settings = Settings(
-            data=str(folder / "text.txt"), iterations=12, window=12, batch=4, learning_rate=0.1
-        )
-        train(start_run(folder / "run", family_name, sizes, settings), quiet=True)
-        out = ("--out", str(folder / "bundle"), "--name", f"small-{family_name}")
-        assert main([str(folder / "run"), *out, "--quiet"]) == 0
-        return folder
+    def export_small(family: str) -> Path:
+        return made_once(tmp_path_factory, family, lambda folder: export_text(folder, family))
 
     return export_small
 
@@ -203,20 +171,11 @@ def exported_task(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, st
     """A folder with a small `run` of a family on a task and its `bundle`, made when asked for."""
 
     @functools.cache
-    def export_small(family_name: str, task: str) -> Path:
-        from export.bundle import export_bundle
-        from train.loop import train
-        from train.run import start_run
-        from train.settings import Settings
-
+    def export_small(family: str, task: str) -> Path:
         if task in ("mnist", "spoken-digits") and "TORSOR_DATA_DIR" not in os.environ:
             pytest.skip("needs the data sets: set TORSOR_DATA_DIR")
-        folder = tmp_path_factory.mktemp(f"{family_name}-{task}")
-        sizes, options = SMALL_SIZES[family_name], SMALL_OPTIONS[task]
-        settings = Settings(task=task, iterations=6, batch=8)
-        train(start_run(folder / "run", family_name, sizes, settings, options), quiet=True)
-        export_bundle(folder / "run", folder / "bundle", f"small-{task}", quiet=True)
-        return folder
+        name = f"{family}-{task}"
+        return made_once(tmp_path_factory, name, lambda folder: export_task(folder, family, task))
 
     return export_small
 

@@ -33,12 +33,13 @@ def build(folder: Path) -> Path:
 
 def install_requirements(bento: Path, folder: Path) -> Path:
     """A virtual environment with what the Bento asks for; its Python."""
-    venv.create(folder, with_pip=True)
+    venv.create(folder)  # filled by the pip that is here: one of its own takes seconds
     python = folder / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", str(python)]
     requirements = bento / "env" / "python" / "requirements.txt"
     pins = ["--constraint", str(ROOT / ".ci" / "constraints.txt")]
     found = subprocess.run(
-        [python, "-m", "pip", "install", "--quiet", *pins, "--requirement", requirements],
+        [*pip, "install", "--quiet", "--no-compile", *pins, "--requirement", requirements],
         capture_output=True,
         text=True,
     )

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import subprocess
+import sys
 import threading
 import venv
 from collections.abc import Callable, Iterator
@@ -438,9 +439,10 @@ def test_a_full_queue_of_runs_is_an_error_and_a_caller_that_leaves_keeps_no_plac
 @pytest.mark.slow
 def test_tritons_own_client_gets_the_same_over_grpc_and_http(server: Any, tmp_path: Path) -> None:
     """In an environment of its own: it wants an older protobuf than this server."""
-    venv.create(tmp_path / "venv", with_pip=True)
+    venv.create(tmp_path / "venv")
     python = tmp_path / "venv" / "bin" / "python"
-    install = [str(python), "-m", "pip", "install", "--quiet", "tritonclient[grpc,http]==2.73.0"]
+    pip = [sys.executable, "-m", "pip", "--python", str(python)]
+    install = [*pip, "install", "--quiet", "--no-compile", "tritonclient[grpc,http]==2.73.0"]
     done = subprocess.run(install, capture_output=True, text=True)
     if done.returncode != 0:
         pytest.skip(f"needs tritonclient: {done.stderr[-200:]}")
