@@ -1,4 +1,4 @@
-"""What a client shows a server: its API key. And what it trusts of one: certificates."""
+"""Credentials of a client: its API key, and the certificates it trusts."""
 
 
 def bearer(api_key: str | None) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What can go wrong when a server is asked.
+"""Errors of asking a server.
 
 TorsorError
 ├── ConnectionFailed   nothing answers at the address

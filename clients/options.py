@@ -1,15 +1,9 @@
-"""What may be asked: the options of each verb, checked by the server's own rules before sending.
+"""Options of each verb, checked by the server's own rules before sending, once for HTTP and gRPC.
 
 An option left out, or None, takes the server's default (see serve/wire/requests.py); one that does
 not exist is a TypeError, one that has a wrong value a ServerError that names the field. NumPy's
-numbers and arrays may stand wherever numbers and lists may.
-
-What is asked, as plain JSON, before it is checked and sent: once for HTTP and gRPC.
-
-NumPy's numbers and arrays, and whatever else has `tolist()`, become Python's; tuples become lists.
-What JSON can't hold is refused by its place.
-
-What a sweep may be asked to do, checked by the server's own rules before sending.
+numbers and arrays, and whatever else has `tolist()`, become Python's; tuples become lists. What
+JSON can't hold is refused by its place.
 """
 
 import base64

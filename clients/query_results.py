@@ -1,4 +1,4 @@
-"""What `compare` and `trials` answer, as plain frozen values; HTTP and gRPC give equal ones.
+"""Results of `compare` and `trials`, as plain frozen values; HTTP and gRPC give equal ones.
 
 Scores that aren't finite are None, and `warnings` say why. `ablation` is as in clients/results.py.
 """

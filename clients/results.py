@@ -1,4 +1,4 @@
-"""What a server answers, as plain frozen values; HTTP and gRPC give equal ones.
+"""Results of the other calls, as plain frozen values; HTTP and gRPC give equal ones.
 
 Text is measured in characters. `ablation` quotes what was done, as the server says it: a dict with
 `name`, `hash`, `edits` and `removed`, one entry an edit with its `target`, `op`, `mass` and

@@ -1,4 +1,4 @@
-"""What sweeps answer, as plain frozen values; HTTP and gRPC give equal ones.
+"""Results of sweeps, as plain frozen values; HTTP and gRPC give equal ones.
 
 Times are seconds since 1970. `scores` holds the numbers of the query: of `score` bpc, delta_bpc and
 mean_kl; of `trials` those that `trials` answers of an ablation. `delta` is that of the headline.

@@ -1,4 +1,4 @@
-"""What ablations may edit, in the manifest's words: targets, their subspaces, symmetries."""
+"""Targets of ablations in the manifest's words, with their subspaces and symmetries."""
 
 import torch
 

@@ -1,9 +1,8 @@
-"""Contexts that may cancel what runs inside them, such as for a client that has gone.
+"""Cancel scopes: contexts that may cancel what runs inside them, as for a client that has gone.
 
-How long a client may leave unread what is sent to it.
-
-A write to a client that doesn't read waits for as long as the connection lives. Its request would
-keep its streams' memory, its place among the key's and its line in the log for all that time.
+`WriteTimeout` is for clients that don't read. A write to one waits for as long as the connection
+lives, and its request would keep its streams' memory, its place among the key's and its line in the
+log for all that time.
 """
 
 import asyncio

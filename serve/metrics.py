@@ -1,10 +1,8 @@
-"""What the server measures of itself, as Prometheus reads it; and its log.
+"""Metrics of the server and of sweeps, for Prometheus.
 
 Plain prometheus_client; `serve.bento.metrics` serves it. Observed once a tick or a stream, never
 once a character. A stream that its client left counts in torsor_streams_total with reason
 "cancelled".
-
-What the server measures of sweeps, as Prometheus reads it.
 """
 
 from collections.abc import Mapping

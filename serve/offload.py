@@ -1,9 +1,8 @@
-"""Work that must not hold the event loop: one thread and a queue of known length.
+"""Offloading: a function runs in a worker thread when its input is large, one after the other.
 
-Work whose length a client chooses: what is large runs off the event loop, one after the other.
-
-The interpreter's lock is still shared: a call into C that holds it, such as the JSON parser's over
-the whole body, lets nobody else run. What is written in Python here goes in slices for that reason.
+The queue has a known length. The interpreter's lock is still shared: a call into C that holds it,
+such as the JSON parser's over a whole body, lets nobody else run. What is written in Python here
+goes in slices for that reason.
 """
 
 import asyncio

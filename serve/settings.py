@@ -1,4 +1,4 @@
-"""How a server is set up: `torsor serve` passes these on to the process that BentoML starts.
+"""Settings of a server: `torsor serve` passes them on to the process that BentoML starts.
 
 Every setting is an environment variable, TORSOR_ and its name in capitals, so
 `bentoml serve serve.service:Torsor` can be set up too.

@@ -1,4 +1,4 @@
-"""What `torsor train` says: at the start, at the end, and over several seeds."""
+"""Console output of `torsor train`: at the start, at the end, and over several seeds."""
 
 import json
 import os

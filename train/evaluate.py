@@ -1,4 +1,4 @@
-"""What a trained model is worth: bits per character, and text it writes.
+"""Evaluation of a trained model: bits per character, and text it writes.
 
 One protocol for all: the state is carried through the whole text (no windows), every character is
 predicted, the first of each lane from the initial state, and the state is corrected at the

@@ -1,6 +1,4 @@
-"""Where a run may start: a folder of its own, so that nothing of others is lost.
-
-What stands in a run's folder beside its checkpoints and follows from them.
+"""Folders of runs: each run has one of its own, so that nothing of others is lost.
 
 RUN/report.html     the page of `train.report.page`, written whole at every checkpoint
 RUN/tensorboard/    event files of `train.report.tensorboard`, if the run asks for them

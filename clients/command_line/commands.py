@@ -1,7 +1,4 @@
-"""The commands of `torsor` that ask a server. Text goes to stdout, notes about it to stderr.
-
-The commands `torsor trials` and `torsor compare`, and `torsor ablate --text`.
-"""
+"""Commands of `torsor` that ask a server. Text goes to stdout, notes about it to stderr."""
 
 import json
 import os

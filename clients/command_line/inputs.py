@@ -1,4 +1,4 @@
-"""What a command line names, read: ablations, edits, prompts and files. ValueErrors say what else
+"""Inputs that a command line names: ablations, edits, prompts and files. ValueErrors say what else
 was found."""
 
 import json

@@ -1,7 +1,4 @@
-"""The command lines of `torsor trials` and `torsor compare`, and how all name an ablation.
-
-The command line of `torsor sweep`.
-"""
+"""Command lines of `torsor trials`, `compare` and `sweep`, and the options of ablations."""
 
 import argparse
 from typing import Any

@@ -1,7 +1,4 @@
-"""Results as text for a terminal.
-
-The answers of `trials` and `compare` as text for a terminal.
-"""
+"""Tables: results as text for a terminal."""
 
 from collections.abc import Iterable, Sequence
 

@@ -1,4 +1,4 @@
-"""What is asked over HTTP and how answers are read, without a transport: once for both clients."""
+"""Calls over HTTP and how their answers are read, without a transport: once for both clients."""
 
 import json
 from collections.abc import Callable, Mapping

@@ -1,16 +1,11 @@
-"""A list of edits applied to the weights of a model, and what each of them really removed.
+"""Application of a list of edits to the weights of a model, and what each of them really removed.
 
-    mass = ‖ΔW‖_F / ‖W‖_F, for schur ‖ΔT‖_F / ‖T‖_F, which is the same number
+    mass of an edit         ‖ΔW‖_F / ‖W‖_F, for schur ‖ΔT‖_F / ‖T‖_F, which is the same number
+    mass of an ablation     the same over all entries that its targets name, each counted once
 
-Each edit's mass is relative to what the edits before it have left; serve/ablation/apply.py has that
-of all of them together.
-
-How much an ablation removes, all its edits together.
-
-    mass = ‖ΔW‖_F / ‖W‖_F   over all entries that its targets name, each counted once
-
-W: the weights before the first edit, ΔW: what they have become after the last one, less that. So it
-doesn't depend on how an ablation is cut into edits. A symmetry names the weights that it moves.
+Each edit's mass is relative to what the edits before it have left. For the ablation W are the
+weights before the first edit, ΔW what they have become after the last one, less that: so it doesn't
+depend on how an ablation is cut into edits. A symmetry names the weights that it moves.
 """
 
 import dataclasses

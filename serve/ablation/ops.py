@@ -1,4 +1,4 @@
-"""What each op does to one target, and the matched random control of each.
+"""Ops: what each does to one target, and the matched random control of each.
 
 Everything is float64. An op gives the target's new value; its control subtracts a random direction
 of the same kind, scaled to the same Frobenius norm as what the op removes:
@@ -13,9 +13,8 @@ of the same kind, scaled to the same Frobenius norm as what the op removes:
 
 Letters: W target, Q, T Schur form, n matrix size, r singular values or dimensions that stay.
 
-Ordered Schur forms that are kept: the same matrix is decomposed once. Thread-safe.
-
-Many ablations edit one matrix, and a sweep edits it again and again; its form is the costly part.
+Ordered Schur forms are kept, for all threads: many ablations edit one matrix, and a sweep edits it
+again and again; its form is the costly part.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""Whether plain models stay within the numbers, judged by the streams that end."""
+"""Readiness by model: five non-finite streams in a row turn it off."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""What one engine takes on, and which streams have taken too long."""
+"""Limits of one engine, and the streams that have taken too long."""
 
 from dataclasses import dataclass
 

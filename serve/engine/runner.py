@@ -1,10 +1,9 @@
-"""The running streams of one bundle, and one run of `advance` for a group of them.
+"""Batches: the running streams of one bundle, and one run of `advance` for a group of them.
 
     gather rows -> run -> scatter rows -> deliver
 
-A group shares its weights; a table may hold several groups.
-
-What `advance` needs of every slot but its state, kept as arrays: a run costs little a stream.
+A group shares its weights; a runner may hold several groups. What `advance` needs of every slot but
+its state is kept as arrays, so a run costs little a stream.
 
 Letters: S slots, B batch, K steps, V vocabulary.
 """

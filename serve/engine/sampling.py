@@ -1,4 +1,4 @@
-"""How a stream draws its characters: settings, seeds, and one uniform number a position.
+"""Sampling: settings of a stream, seeds, and one uniform number a position.
 
 The uniform of position i of a stream is a pure function of (seed, i), so a text depends on its
 seed and on nothing else that runs.

@@ -1,9 +1,9 @@
-"""Streams that wait for a slot: live ones, and behind them those of sweeps.
+"""Scheduling: streams that wait for a slot, and which batches run in this tick.
 
-Either kind has a bound of its own, so a sweep never makes a live request find the queue full. The
-engine holds its lock around every call.
+Live streams and those of sweeps wait in queues with bounds of their own, so a sweep never makes a
+live request find the queue full. The engine holds its lock around every call of the queue.
 
-Whose turn it is: which groups of streams one tick advances. A group costs a run.
+Streams that share weights are a group, and a group costs a run:
 
 | groups                      | in a tick                                                          |
 |-----------------------------|--------------------------------------------------------------------|
@@ -12,8 +12,8 @@ Whose turn it is: which groups of streams one tick advances. A group costs a run
 | of background streams       | as many, in turn, where no live group runs; beside live ones a     |
 |                             | single one, every `BACKGROUND_EVERY` ticks                         |
 
-So a hundred ablations slow a plain stream by a constant, and a sweep slows nobody by much. Groups
-that have waited stand in a line, and who was advanced goes to its end: nobody is passed for ever.
+So a hundred ablations slow a plain stream by a constant, and a sweep slows nobody by much. The
+turns are round-robin: nobody is passed for ever.
 """
 
 from collections import deque

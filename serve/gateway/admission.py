@@ -1,9 +1,7 @@
-"""The gate that a request passes: is its key known, and does it fit the key's limits?
+"""Admission of requests: is the API key known, and does the request fit the key's limits?
 
-HTTP and gRPC ask one gate, so a key has one account of both. All of it happens on the event loop's
-thread, so nothing is locked.
-
-What the ways in over HTTP and gRPC share: the gate with its keys, and where traces go.
+HTTP and gRPC ask one gateway, so a key has one account of both wires. All of it happens on the
+event loop's thread, so nothing is locked.
 """
 
 import hmac

@@ -1,13 +1,12 @@
-"""The way in over gRPC: every call gets its id, passes the gate, and leaves a line in the log.
+"""Gateway over gRPC: every call gets its id, is admitted by its key, and leaves a line in the log.
 
 Metadata: `authorization` and `x-request-id` as over HTTP; the initial metadata answer the id.
 Health and reflection are open to everybody and leave no line.
 
-How many fields a protobuf message holds, found before it is parsed.
-
-The parser can't be interrupted, and two bytes make an object of a hundred: 16 MB of empty messages
-would hold the event loop for seconds and a gigabyte for good. So tags are counted first, in plain
-Python, which lets other threads run. A packed list of numbers is one field.
+The fields of a message are counted before it is parsed: the parser can't be interrupted, and two
+bytes make an object of a hundred, so 16 MB of empty messages would hold the event loop for seconds
+and a gigabyte for good. Counting is plain Python, which lets other threads run. A packed list of
+numbers is one field.
 """
 
 import asyncio

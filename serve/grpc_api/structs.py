@@ -1,6 +1,6 @@
-"""Pages of JSON as protobuf's Struct, whose numbers are doubles; long ones off the event loop.
+"""JSON as protobuf's Struct and back; long ones off the event loop.
 
-A protobuf Struct as the JSON it stands for. JSON has no NaN and no infinity; a Struct can.
+A Struct's numbers are doubles, and may be NaN or infinite, which JSON's can't.
 """
 
 import math

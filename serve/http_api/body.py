@@ -1,17 +1,11 @@
-"""How much a JSON body holds, found before it is parsed.
+"""Bodies of requests over HTTP: read within their limits, parsed, and checked.
 
-The parser can't be interrupted: millions of empty lists in a body of allowed size would hold the
-event loop for seconds. So what stands outside of strings is counted first, a window at a time.
-
-JSON, parsed so that other threads get their turn: equal to `json.loads`, value and error.
-
-The standard parser is one call into C that holds the interpreter's lock: for a prompt of a million
-token ids a tenth of a second, on an idle machine. Here its Python form walks the outer shape, and
-long lists of numbers go through the C form a slice at a time.
-
-Bodies of requests over HTTP: read within their limits, parsed, and checked.
-
-What is large is parsed and checked off the event loop.
+The JSON parser is one call into C that can't be interrupted and holds the interpreter's lock.
+Millions of empty lists in a body of allowed size would hold the event loop for seconds: so what
+stands outside of strings is counted first, a window at a time. A prompt of a million token ids
+holds it for a tenth of a second: so a large body is parsed in a thread, by the parser's Python form
+for the outer shape, and the C form for long lists of numbers, a slice at a time. Values and errors
+equal those of `json.loads`.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What answers look like over HTTP: completions as OpenAI's clients read them, and pairs."""
+"""Completions as OpenAI's clients read them, and pairs, over HTTP."""
 
 import json
 import time

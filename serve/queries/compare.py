@@ -1,4 +1,4 @@
-"""What comes next after a prompt, for the plain model and under several ablations side by side.
+"""The query `compare`: the next character, of the plain model and of several ablations.
 
     entropy = -Σ_v p(v) log2 p(v)          KL = Σ_v p(v) log2(p(v) / q(v)),  p baseline, q ablated
     total variation = ½ Σ_v |p(v) - q(v)|

@@ -1,4 +1,4 @@
-"""How well a model of a task does on trials, and what an ablation changes: the query `trials`.
+"""The query `trials`: a task model's scores on trials, and what an ablation changes.
 
     measured = await measure(host, bundle, variant.session, trials)     once a model
     page = contrast(task, baseline, ablated, mass, resamples, seed)     serve/queries/intervals.py

@@ -1,4 +1,4 @@
-"""What a manifest says of the weights and of the graph, held against what they really are."""
+"""Checks of a bundle: its manifest against the weights and the graph as they really are."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

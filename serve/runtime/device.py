@@ -1,4 +1,4 @@
-"""Where sessions run, and whether a GPU is there."""
+"""Devices that sessions run on, and whether a GPU is there."""
 
 import ctypes
 from dataclasses import dataclass

@@ -1,13 +1,12 @@
-"""The query `score` of a sweep: the plain model takes the text once, then every ablation does.
+"""Measurement of a sweep's points: the queries `score` and `trials`.
 
-The plain model's logits are kept meanwhile, so a point costs one stream; a point's numbers equal
-those of `serve.queries.score` to the last bit. Letters: N characters of the text, V of the
-vocabulary.
+`score`: the plain model takes the text once, and its logits are kept, so a point costs one stream.
+A point's numbers equal those of `serve.queries.score` to the last bit.
 
-The query `trials` of a sweep: the bundle's own trials, for every ablation.
+`trials`: the bundle's own trials. A point's numbers equal those of `POST /v1/ablations/trials` with
+its defaults; its headline is the score that the task is known by.
 
-A point's numbers equal those of `POST /v1/ablations/trials` with its defaults; its headline is the
-score that the task is known by.
+Letters: N characters of the text, V of the vocabulary.
 """
 
 import asyncio

@@ -1,13 +1,12 @@
 """One sweep at work: its points, a few side by side, each saved before the next step.
 
-    open the query (the plain model) -> for each point: variant, measure, controls -> save
+    open the query (the plain model) -> for each point: ablated model, measure, controls -> save
 
 An ablation that fails makes an error point, and the sweep goes on. What is wrong with the whole
 sweep (`SweepFailed`) ends it. Where the server is merely busy, a point waits and tries again.
 
-Random controls of a point: the same mass taken away in a random direction of the same kind.
-
-A structured ablation says something only beside unstructured ones that remove as much.
+A structured ablation says something only beside unstructured ones that remove as much: controls of
+a point take the same mass away in a random direction of the same kind.
 """
 
 import asyncio

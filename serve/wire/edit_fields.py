@@ -1,4 +1,4 @@
-"""What an edit may say beside `op`, and what is said of a key that it may not have.
+"""Fields of each edit op, and the error for an unknown one.
 
 What the keys mean stands in serve/ablation/ablation.py.
 """

@@ -1,4 +1,4 @@
-"""What can go wrong with a request, once for HTTP and gRPC.
+"""Errors of a request, once for HTTP and gRPC.
 
 | code               | HTTP | gRPC               | when                                         |
 |--------------------|------|--------------------|----------------------------------------------|

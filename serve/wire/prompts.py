@@ -1,4 +1,4 @@
-"""What a prompt may be: text, or the indices of its characters; one of either, or a list."""
+"""Prompts: text, or the indices of its characters; one of either, or a list."""
 
 from typing import Annotated, Any
 

@@ -1,4 +1,4 @@
-"""What the queries about ablations may ask, once for HTTP and gRPC: compare, trials, sweep.
+"""Requests of the queries about ablations, once for HTTP and gRPC: compare, trials, sweep.
 
 Text is measured in characters.
 """

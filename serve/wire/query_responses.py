@@ -1,9 +1,7 @@
-"""What the queries about ablations answer over HTTP: schemas of /docs.json. Pages may come to have
-more keys.
+"""Responses of the queries about ablations and of sweeps: their schemas, and the CSV's columns.
 
-What sweeps look like over HTTP: the schemas of /docs.json, and the columns of their CSV.
-
-Times are seconds since 1970. A point's own numbers depend on the query:
+Responses may come to have more keys. Times are seconds since 1970. A point's own numbers depend on
+the query:
 
     score    bpc, delta_bpc, mean_kl          the headline, `delta`, is delta_bpc
     trials   what POST /v1/ablations/trials answers of an ablation

@@ -1,4 +1,4 @@
-"""What a request may hold, once for HTTP and gRPC. What is not honoured is refused.
+"""Requests, once for HTTP and gRPC. What is not honoured is refused.
 
 Text is measured in characters: one token is one character of the model's vocabulary.
 """

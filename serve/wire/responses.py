@@ -1,6 +1,4 @@
-"""What all pages are, which answers are described by.
-
-What answers over HTTP hold: the schemas of /docs.json. Pages may come to have more keys.
+"""Responses over HTTP: their schemas, used for /docs.json only. They may come to have more keys.
 
 Text is measured in characters; log-probabilities are natural logarithms.
 """

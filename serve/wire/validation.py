@@ -1,9 +1,7 @@
-"""The base of all request bodies: every field is known, and the first error is the only one.
+"""Validation of request bodies by pydantic, and its first error as a `RequestError` in our words.
 
-pydantic would describe every wrong item of a list, and every unknown key: a million of them take
-seconds, on the event loop, and one of them is told.
-
-What pydantic found wrong with a request, in our own words.
+Every field is known, and the first error is the only one: pydantic would describe every wrong item
+of a list, and every unknown key; a million of them take seconds on the event loop.
 """
 
 from typing import Any

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from operator_feeds import TYPES, Array, Arrays, alone, evaluate, mix_feeds, needs_kernels, rng
 from scipy.linalg import expm
-from test_operators import TYPES, Array, Arrays, alone, evaluate, mix_feeds, needs_kernels, rng
 
 from serve.native.library import load
 from train.groups.matrix_exp import ANGLE

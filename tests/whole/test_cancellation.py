@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import grpc
 import httpx
 import pytest
-from test_service import ASK, gauge, text_of
+from asking import ASK, gauge, streams, text_of, wait_until
 
 from serve.settings import SHIPPED
 from serve.wire import torsor_pb2 as pb
@@ -72,18 +71,6 @@ def neighbours(server: Any, count: int) -> Iterator[list[Neighbour]]:
         for neighbour in found:
             neighbour.leave()
         wait_until(lambda: streams(server) == (0, 0))
-
-
-def wait_until(true: Any, within_s: float = 30.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not true():
-        assert time.monotonic() < deadline, "it did not come true"
-        time.sleep(0.01)
-
-
-def streams(server: Any) -> tuple[float, float]:
-    """How many run, and how many wait."""
-    return gauge(server, "torsor_streams_running"), gauge(server, "torsor_streams_waiting")
 
 
 async def ask(server: Any, wire: str, body: dict[str, Any]) -> None:

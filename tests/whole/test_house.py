@@ -311,3 +311,9 @@ def test_the_pin_of_a_tool_stands_in_one_place() -> None:
 def test_exactly_one_onnxruntime_is_installed() -> None:
     names = [distribution.metadata["Name"] for distribution in distributions()]
     assert len([name for name in names if name in ("onnxruntime", "onnxruntime-gpu")]) == 1
+
+
+def test_module_docstrings_begin_with_their_noun() -> None:
+    clause = re.compile(r"(What|How|Whether|Whose|Where|Which|Who|Why)\b")
+    firsts = {name: ast.get_docstring(tree_of(name)) or "" for name in WRITTEN}
+    assert [name for name, text in firsts.items() if clause.match(text)] == []

@@ -16,9 +16,7 @@ import grpc
 import httpx
 import numpy as np
 import pytest
-from servers import family, free_port
-from test_models import edited
-from test_service import (
+from asking import (
     ASK,
     complete,
     gauge,
@@ -27,6 +25,8 @@ from test_service import (
     wait_for_no_streams,
     wait_for_running,
 )
+from edited_models import edited
+from servers import family, free_port
 
 from clients.http_client import HttpClient
 from serve.manifest.read import read_manifest, write_manifest

@@ -14,8 +14,7 @@ import httpx
 import numpy as np
 import psutil  # type: ignore[import-untyped]
 import pytest
-from test_cancellation import streams, wait_until
-from test_service import ASK, MODELS, OSM, complete, events, text_of
+from asking import ASK, MODELS, OSM, complete, events, streams, text_of, wait_until
 
 from clients.grpc_client import GrpcClient
 from serve.engine.engine import Engine

@@ -17,6 +17,19 @@ import grpc
 import httpx
 import openai
 import pytest
+from asking import (
+    ASK,
+    MODELS,
+    OSM,
+    TANH,
+    complete,
+    events,
+    gauge,
+    stub_of,
+    text_of,
+    wait_for_no_streams,
+    wait_for_running,
+)
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from hypothesis import given, settings
@@ -32,16 +45,12 @@ from serve.runtime.device import Device
 from serve.runtime.vocabulary import Vocabulary
 from serve.settings import SHIPPED
 from serve.wire import torsor_pb2 as pb
-from serve.wire import torsor_pb2_grpc as rpc
 
-OSM, TANH = "osm-rnn-shakespeare", "tanh-rnn-shakespeare"
-MODELS = (OSM, TANH)
 ABLATIONS: dict[str, Any] = {
     OSM: {"name": "no mixing", "edits": [{"target": "mixing", "op": "identity"}]},
     TANH: {"edits": [{"target": "recurrent", "op": "schur", "alpha": 0.9, "zero": ["CC"]}]},
 }
 EMPTY: dict[str, Any] = {"name": "nothing", "edits": []}
-ASK: dict[str, Any] = {"prompt": "ROMEO:\n", "max_tokens": 120, "seed": 7}
 
 
 @pytest.fixture(scope="module")
@@ -50,48 +59,12 @@ def http() -> Iterator[httpx.Client]:
         yield client
 
 
-def stub_of(channel: grpc.Channel) -> Any:
-    return rpc.TorsorStub(channel)  # type: ignore[no-untyped-call]  # generated
-
-
-def complete(server: Any, **body: Any) -> dict[str, Any]:
-    answer = httpx.post(server.url + "/v1/completions", json=ASK | body, timeout=60)
-    assert answer.status_code == 200, answer.text
-    page: dict[str, Any] = answer.json()
-    return page
-
-
-def text_of(page: dict[str, Any]) -> str:
-    return str(page["choices"][0]["text"])
-
-
 def refuse(server: Any, path: str, body: Any) -> dict[str, Any]:
     content = json.dumps(body).encode()  # httpx itself could not send a lone surrogate
     answer = httpx.post(server.url + path, content=content, timeout=60)
     assert 400 <= answer.status_code < 500, answer.text
     error: dict[str, Any] = answer.json()["error"]
     return error | {"status": answer.status_code}
-
-
-def gauge(server: Any, name: str) -> float:
-    lines = httpx.get(server.url + "/metrics", timeout=30).text.splitlines()
-    return sum(float(line.split()[-1]) for line in lines if line.split("{")[0].split()[0] == name)
-
-
-def wait_for_no_streams(server: Any, within_s: float) -> None:
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        if gauge(server, "torsor_streams_running") == gauge(server, "torsor_streams_waiting") == 0:
-            return
-        time.sleep(0.02)
-    raise AssertionError("streams are still running")
-
-
-def wait_for_running(server: Any, num_streams: int) -> None:
-    deadline = time.monotonic() + 30
-    while gauge(server, "torsor_streams_running") < num_streams:
-        assert time.monotonic() < deadline, "the streams did not start, or ended too soon"
-        time.sleep(0.01)
 
 
 # --- one seed, one text ---------------------------------------------------------------------------
@@ -225,20 +198,6 @@ def test_a_stop_string_ends_the_text_and_is_named(server: Any) -> None:
     assert choice["text"] == "".join(
         event["choices"][0]["text"] for event in events(server, {"stop": stop})
     )
-
-
-def events(server: Any, body: dict[str, Any]) -> list[dict[str, Any]]:
-    found, done = [], False
-    url, ask = server.url + "/v1/completions", ASK | body | {"stream": True}
-    with httpx.stream("POST", url, json=ask, timeout=60) as answer:
-        assert answer.headers["content-type"].startswith("text/event-stream")
-        for line in answer.iter_lines():
-            assert not done or not line
-            done = done or line == "data: [DONE]"
-            if line and not done:
-                found.append(json.loads(line.removeprefix("data: ")))
-    assert done
-    return found
 
 
 def test_usage_comes_last_where_it_is_asked_for(server: Any) -> None:

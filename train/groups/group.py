@@ -1,4 +1,4 @@
-"""What every matrix group offers to the models.
+"""The contract of matrix groups: what each offers to the models.
 
 A group G of matrices, its algebra g with the inner product <X, Y> = Re tr(X* Y), and an
 orthonormal basis of g: coordinates u ∈ R^D are isometric with tangents. All matrices are real and

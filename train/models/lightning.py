@@ -1,8 +1,4 @@
-"""Attention without softmax: a sum over the past, moved on by one position or by many.
-
-Letters: B batch, T time, h heads, n values of a head, a attention dimension of a head, γ decay.
-
-Lightning attention: attention without softmax, so its past is a sum of constant size.
+"""Lightning attention: attention without softmax, so its past is a sum of constant size.
 
 The attention is that of Henry, Marchetti, Kohn, "Geometry of Lightning Self-Attention", arXiv
 2408.17221, with a causal mask; `train.experiments.lightning_geometry` has the paper's map and
@@ -15,7 +11,7 @@ read.
 Letters: B batch, T time, V input size, Y output size, d width, h heads, n = d / h values of a head,
 a attention dimension of a head, f MLP width, γ decay.
 
-The symmetries of `train.models.lightning`: those of arXiv 2408.17221 that a stack really has.
+Its symmetries are those of the paper that a stack really has:
 
 | symmetry             | moves                                                   | exact          |
 |----------------------|---------------------------------------------------------|----------------|

@@ -7,7 +7,7 @@ the last `context` positions, not rotated, since only the lag between two positi
 Letters: B batch, T time, V input size, Y output size, d width, H heads, f MLP width, S positions
 that may be looked at, W context.
 
-The symmetries of `train.models.transformer`.
+Its symmetries:
 
 | symmetry                   | moves                                                             |
 |----------------------------|-------------------------------------------------------------------|

@@ -1,4 +1,4 @@
-"""What a model's state and weights look like while it trains.
+"""Diagnosis of a model's state and weights while it trains.
 
 | figure                | of                                                                    |
 |-----------------------|-----------------------------------------------------------------------|

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from small_manifest import ALL, MANIFEST, TARGETS, n
 
 from serve.ablation import ops as operations
 from serve.ablation.ablation import Ablation, AblationError, Edit, ablation_hash, canonical
@@ -15,36 +16,7 @@ from serve.ablation.apply import Applied, apply_ablation, removed_json, structur
 from serve.ablation.ops import Outcome
 from serve.ablation.parse import parse_ablation
 from serve.ablation.schur import couplings, frobenius, ordered_schur, split
-from serve.manifest.page import GraphSpec, Manifest, Parity, Target
 
-n = 12
-ALL = ("schur", "zero", "identity")
-COUNTS = dict.fromkeys(("correct_every", "max_steps", "opset", "ir_version"), 1)
-TARGETS: list[tuple[str, str, Any, tuple[int, ...], tuple[str, ...]]] = [
-    ("recurrent", "recurrent", None, (n, n), ALL),
-    ("input", "input", None, (n, 3), ("zero",)),
-    ("misdescribed", "input", None, (n, 3), ALL),
-    ("gate", "gates", ((n, 2 * n), (0, n)), (n, n), ALL),
-    ("head", "heads", ((1, 2), (0, 4), (0, 4)), (4, 4), ALL),
-    ("bias", "bias", None, (n,), ("zero", "scale")),
-]
-MANIFEST = Manifest(
-    name="small",
-    family="tanh-rnn",
-    config={},
-    num_parameters=0,
-    symbols="characters",
-    vocabulary=(),
-    task=None,
-    states=(),
-    graph=GraphSpec(inputs=(), outputs=(), operators={}, ranges={}, **COUNTS),
-    targets=tuple(
-        Target(name=name, weight=weight, slice=bounds, shape=shape, ops=ops, meaning=f"is {name}")
-        for name, weight, bounds, shape, ops in TARGETS
-    ),
-    parity=Parity(tolerance=0.0, max_error=0.0, cases=()),
-    files={},
-)
 ZERO = {"target": "bias", "op": "zero"}
 IDENTITY = Edit(target="recurrent", op="identity")
 EDIT = "ablation.edits[0]"

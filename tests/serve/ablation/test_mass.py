@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_ablation import MANIFEST, n
-from test_ops import weights
+from small_manifest import MANIFEST, n, weights
 
 from serve.ablation.apply import apply_ablation, divisor_of, mass_page, total_mass
 from serve.ablation.parse import parse_ablation

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_ablation import MANIFEST, TARGETS, n
+from small_manifest import MANIFEST, TARGETS, n, weights
 
 from serve.ablation.ablation import (
     Ablation,
@@ -115,13 +115,6 @@ def test_a_single_number_has_no_control() -> None:
         matrix = np.array([2.0, 3.0]) if edit.rows else np.array(3.0)
         with pytest.raises(AblationError, match=r"like: found a removal of a single number"):
             control(edit, 0, matrix)
-
-
-def weights() -> Any:
-    normal = np.random.default_rng(0).normal
-    shapes = {"recurrent": (n, n), "input": (n, 3), "gates": (4 * n, n), "heads": (3, 4, 4)}
-    made = {name: normal(0, 0.25, shape).astype(np.float32) for name, shape in shapes.items()}
-    return {**made, "bias": np.ones(n, np.float32)}
 
 
 PAGES: list[dict[str, Any]] = [

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from engine_streams import NAMES, PROMPT, alone, collect, finish, stream, wait_until_running
 from numpy.typing import NDArray
 
 from serve.engine.engine import Engine
@@ -21,9 +22,6 @@ from serve.runtime.session import Session
 from serve.runtime.vocabulary import Vocabulary
 from serve.settings import SHIPPED
 from serve.wire.errors import RequestError
-
-NAMES = ("osm-rnn-shakespeare", "tanh-rnn-shakespeare")
-PROMPT = "First Citizen:\nBefore we proceed"
 
 
 @pytest.fixture(scope="module")
@@ -51,33 +49,6 @@ def running(bundles: dict[str, Bundle]) -> Iterator[Engine]:
     engine.start()
     yield engine
     engine.stop()
-
-
-def stream(bundle: Bundle, prompt: str = PROMPT, **options: Any) -> Stream:
-    forced = Vocabulary(bundle.manifest.vocabulary).encode(prompt, "prompt", "error")
-    options = {"max_tokens": 50, "seed": 7} | options
-    return Stream(bundle, options.pop("session", bundle.plain.session), forced, **options)
-
-
-def finish(engine: Engine, streams: list[Stream]) -> None:
-    for _ in range(10_000):
-        if all(s.life is Life.FINISHED for s in streams):
-            return
-        engine.tick()
-    raise AssertionError("the streams did not end")
-
-
-def collect(found: Stream) -> tuple[list[int], list[float]]:
-    arrived, finished = found.collect()
-    assert finished
-    characters = [c for delivery in arrived for c in delivery.characters]
-    return characters, [p for delivery in arrived for p in delivery.logprobs]
-
-
-def alone(engine: Engine, found: Stream) -> tuple[list[int], list[float]]:
-    engine.submit([found])
-    finish(engine, [found])
-    return collect(found)
 
 
 def test_a_stream_writes_as_many_characters_as_it_was_asked_for(
@@ -413,13 +384,6 @@ def test_logits_arrive_with_their_characters(engine: Engine, bundle: Bundle) -> 
         scores = logits - logits.max(-1, keepdims=True) - normalizer[:, None]
         taken = scores[np.arange(len(delivery.characters)), delivery.characters]
         np.testing.assert_allclose(taken, delivery.logprobs, atol=1e-5)
-
-
-def wait_until_running(found: Stream) -> None:
-    deadline = time.monotonic() + 20
-    while found.life is Life.WAITING:
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 def test_the_thread_serves_and_drains(running: Engine, bundle: Bundle) -> None:

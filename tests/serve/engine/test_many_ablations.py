@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import psutil  # type: ignore[import-untyped]
 import pytest
+from edited_models import TANH, run, write
+from engine_streams import alone, collect, finish, stream, wait_until_running
 from prometheus_client import REGISTRY
-from test_engine import alone, collect, finish, stream, wait_until_running
-from test_models import TANH, run, write
 
 from serve.ablation.ablation import Ablation, ablation_hash
 from serve.ablation.parse import parse_ablation

@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.linalg import expm
-from test_operators import (
+from operator_feeds import (
     Array,
     Arrays,
     evaluate,
@@ -28,6 +27,7 @@ from test_operators import (
     skew,
     token_feeds,
 )
+from scipy.linalg import expm
 
 from serve.native.build import includes
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_operators import evaluate, matrix_feeds, needs_kernels, token_feeds
+from operator_feeds import evaluate, matrix_feeds, needs_kernels, token_feeds
 
 import serve.runtime.session as runtime
 from serve.native.build import BuildError, build_cuda
