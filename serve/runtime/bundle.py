@@ -1,6 +1,7 @@
 """Bundles in memory: checked, with their weights and the sessions that run them."""
 
 import functools
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,11 @@ from serve.manifest.read import read_manifest
 from serve.manifest.values import BundleError
 from serve.runtime.checks import check_graph, check_trials, check_weights
 from serve.runtime.device import Device, DeviceError
-from serve.runtime.session import Session, choose_device, session_bytes
+from serve.runtime.kernel_check import kernel_difference
+from serve.runtime.session import BODIES, Session, choose_device, session_bytes
 from serve.runtime.trials import Trials
+
+log = logging.getLogger("torsor")
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]
@@ -50,13 +54,16 @@ CacheKey = tuple[object, str]  # whose, and the hash of the ablation
 class Bundle:
     """A checked bundle, its weights and its sessions. Thread-safe."""
 
-    def __init__(self, folder: Path, device: Device) -> None:
+    def __init__(self, folder: Path, device: Device, checks_kernels: bool | None = None) -> None:
+        """`checks_kernels`: whether kernels are compared with bodies first; None: on CUDA."""
         self.folder, self.device = folder, device
         self.manifest = read_manifest(folder)
         self.weights = _read_tensors(folder / WEIGHTS_FILE)
         check_weights(folder, self.manifest, self.weights)
         self.initial = {state.name: self.weights[state.initial] for state in self.states}
-        self.plain = AblatedModel(self._session({}), None)
+        self._without_kernels = ""  # why no session has kernels, where they were found wrong
+        checks = device.kind == "cuda" if checks_kernels is None else checks_kernels
+        self.plain = AblatedModel(self._checked_session() if checks else self._session({}), None)
         check_graph(folder, self.manifest, *self.plain.session.interface())
         self.num_made = 0  # sessions of ablated models
         self.sessions = LruCache[CacheKey, AblatedModel](
@@ -99,8 +106,26 @@ class Bundle:
         key = (self._owner, ablation_hash(ablation))
         return _named(self.sessions.get(key, lambda: self._make(ablation)), ablation)
 
-    def _session(self, edited: Arrays) -> Session:
-        return Session(self.folder, self.manifest, self.device, edited, initial=self.initial)
+    def _session(self, edited: Arrays, without_kernels: str = "") -> Session:
+        why = without_kernels or self._without_kernels
+        where = (self.folder, self.manifest, self.device)
+        return Session(*where, edited, initial=self.initial, without_kernels=why)
+
+    def _checked_session(self) -> Session:
+        """The plain session; without kernels, as all that follow, where these compute otherwise."""
+        session = self._session({})
+        if session.kernels == BODIES:
+            return session
+        bodies = self._session({}, BODIES)
+        difference = kernel_difference(session.run, bodies.run, self.manifest, self.initial)
+        if difference <= (tolerance := self.manifest.parity.tolerance):
+            return session
+        told = (
+            f"the {session.kernels} kernels differ by {difference:.1e}, tolerance {tolerance:.0e}"
+        )
+        log.warning("%s: %s; the operators' bodies run instead", self.name, told)
+        self._without_kernels = f"{BODIES}: {told}"
+        return self._session({})
 
     def known(self, ablation: Ablation) -> AblatedModel | None:
         """The model under an ablation if it is at hand, without waiting for anything."""

@@ -36,6 +36,7 @@ Array = NDArray[Any]
 Arrays = dict[str, Array]
 ALONG_STEPS = ("forced", "uniform", "inputs", "tokens", "logprob", "logits", "outputs")  # K first
 DTYPES = {"tensor(float)": "float32", "tensor(int64)": "int64"}
+BODIES = "standard operators"  # what runs where there are no kernels
 SILENT = 4  # onnxruntime's log level "fatal": a missing GPU is reported by us, once
 RUNTIME_BYTES = 2 << 20  # graph, kernels and what the allocator can't give back
 PAGE_FACTOR = 4  # bytes that Python takes for a character of JSON
@@ -52,8 +53,11 @@ class Session:
         edited: Arrays,
         unrolled: bool | None = None,
         initial: Arrays | None = None,
+        without_kernels: str = "",
     ) -> None:
         """`edited` weights replace the bundle's; `unrolled` chooses the form without a loop.
+
+        `without_kernels` says why the operators' bodies are to run where there are kernels.
 
         Left open, that form runs on CUDA where the bundle has it. Streams start from the bundle's
         `initial` states, or from edited ones: see `self.initial`.
@@ -72,7 +76,7 @@ class Session:
         options.enable_cpu_mem_arena = not edited
         # Spinning workers would take the core that the event loop needs.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        library, self.kernels = _kernels(device)
+        library, self.kernels = (None, without_kernels) if without_kernels else _kernels(device)
         if library is not None:
             options.register_custom_ops_library(str(library))
         taken = {name: a for name, a in edited.items() if name not in _beside_graph(manifest)}
@@ -156,9 +160,9 @@ def _kernels(device: Device) -> tuple[Path | None, str]:
     """
     if device.kind == "cuda":
         path = load_cuda()
-        return path, "native (cuda)" if path else "standard operators"
+        return path, "native (cuda)" if path else BODIES
     library = load()
-    return (library.path, f"native ({library.level})") if library else (None, "standard operators")
+    return (library.path, f"native ({library.level})") if library else (None, BODIES)
 
 
 def _providers(device: Device) -> list[Any]:
