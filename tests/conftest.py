@@ -24,7 +24,9 @@ from serve.runtime.bundle import load_bundles
 from serve.runtime.device import Device
 from serve.settings import SHIPPED
 
-PROCESS_FIXTURES = {"server", "keyed", "start_server", "exported", "exported_task"}
+PROCESS_FIXTURES = {
+    *("server", "keyed", "start_server", "exported", "exported_task", "wrong_library"),
+}
 PROCESS_MODULES = {"subprocess", "uvicorn", "train"}  # names that such tests import
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # small models want one thread
@@ -37,11 +39,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what starts a server, a process or a training, so that `make quick` leaves it out."""
+    """Mark what starts a server, a process or a training, or exports, which takes as long:
+    `make quick` leaves it out."""
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
         source = getattr(getattr(item, "module", None), "__dict__", {})
-        if fixtures & PROCESS_FIXTURES or PROCESS_MODULES & source.keys():
+        exports = item.path.parent.name == "export"
+        if exports or fixtures & PROCESS_FIXTURES or PROCESS_MODULES & source.keys():
             item.add_marker(pytest.mark.process)
 
 

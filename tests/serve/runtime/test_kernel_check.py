@@ -6,7 +6,7 @@ purpose: the sources as they are, but for one number.
 
 import logging
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,21 +37,28 @@ def _needs_kernels() -> None:
         pytest.skip(f"needs native kernels: {status()}")
 
 
-@pytest.fixture(params=MUTATIONS)
-def wrong(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Library]:
-    """A library that is wrong, in place of the right one."""
+@pytest.fixture(scope="module", params=MUTATIONS)
+def wrong_library(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Library:
+    """A library that is wrong; compiled once."""
     source, number, other = MUTATIONS[request.param]
-    shutil.copytree(build.SOURCES, tmp_path / "native")
-    text = (tmp_path / "native" / source).read_text()
+    folder = tmp_path_factory.mktemp("wrong")
+    shutil.copytree(build.SOURCES, folder / "native")
+    text = (folder / "native" / source).read_text()
     assert number in text
-    (tmp_path / "native" / source).write_text(text.replace(number, other))
-    monkeypatch.setattr(build, "SOURCES", tmp_path / "native")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    made = Library(build.build())
-    monkeypatch.setattr(sessions, "load", lambda: made)
-    yield made
+    (folder / "native" / source).write_text(text.replace(number, other))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "SOURCES", folder / "native")
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        return Library(build.build())
+
+
+@pytest.fixture
+def wrong(wrong_library: Library, monkeypatch: pytest.MonkeyPatch) -> Library:
+    """That library, in place of the right one."""
+    monkeypatch.setattr(sessions, "load", lambda: wrong_library)
+    return wrong_library
 
 
 def test_right_kernels_are_kept() -> None:
