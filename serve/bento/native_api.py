@@ -37,7 +37,7 @@ async def score_text(models_of: ModelsOf, http: Request) -> Response:
 
 
 async def text_stream(models: Models, http: Request, request: TextRequest) -> Response:
-    """The text of one prompt in pieces."""
+    """The text of one prompt in chunks."""
     generation = await cancel_on_disconnect(http, open_generation(models, request))
     texts = _texts(generation)
     try:

@@ -2,14 +2,13 @@
 
     tick: admit waiting streams into slots -> advance each group -> release the slots of the ended
 
-How a group advances (gather rows, run, scatter, deliver) stands in serve/engine/runner.py. The way
-of a request is service -> http_entrance (by direct) or grpc_entrance -> openai_api or grpc_server
--> writing, which submits streams here; serve/engine/wakeup.py brings the news of them back to
-writing's coroutine.
+How a group advances (gather rows, run, scatter, deliver) stands in serve/engine/runner.py, and how
+its news come back to the coroutine that reads, in serve/engine/follow.py and
+serve/engine/wakeup.py. ARCHITECTURE.md has the whole way of a request.
 
 Streams of one tick may differ in length, phase and sampling. Streams of different weights are
 different groups, one run a group; where there are many, they take turns
-(serve/engine/scheduling.py). A long prompt is taken in pieces of a tick like everything else, so it
+(serve/engine/scheduling.py). A long prompt is cut into runs of a tick like everything else, so it
 starves nobody. Background streams, those of sweeps, have slots and turns of their own and give way
 to all others.
 """

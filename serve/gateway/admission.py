@@ -128,7 +128,7 @@ def _unauthenticated(found: str) -> RequestError:
 
 
 class Gateway:
-    """Opens a `Call` for each request and lets it through the gate."""
+    """Opens the record of each request, and admits it by its key."""
 
     def __init__(
         self,
@@ -147,5 +147,5 @@ class Gateway:
         return Call(wire, method, headers, self.tracing, quiet)
 
     def admit(self, headers: Mapping[str, str]) -> AbstractContextManager[Key | None]:
-        """Hold a place at the gate for as long as this is open; `RequestError` if there is none."""
+        """A place of the request's key, held for as long as this is open; `RequestError` if none."""
         return self.gate.admit(headers.get("authorization"))

@@ -1,6 +1,6 @@
 """One request of a client, from its arrival to its line in the log, over HTTP or gRPC.
 
-    with call:                        entrances open it, around everything that the request does
+    with call:                        the gateway opens it, around all that the request does
         note_streams(streams, ...)    whoever opens streams says so
         note_query(model, ...)    whoever runs a model without streams
         note_error(code)          whoever answers an error says so

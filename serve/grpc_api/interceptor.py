@@ -44,7 +44,7 @@ class GatewayInterceptor(grpc.aio.ServerInterceptor):
     async def intercept_service(
         self, continuation: Callable[[Details], Awaitable[Handler]], details: Details
     ) -> Handler:
-        """The handler of a call, with the entrance before it."""
+        """The handler of a call, with the gateway before it."""
         handler = await continuation(details)
         if handler is None or details.method.startswith(OPEN):
             return handler
@@ -65,7 +65,7 @@ class GatewayInterceptor(grpc.aio.ServerInterceptor):
                         return reply
                     # Nobody reads. Whoever comes back to it finds why; nobody waits for that here.
                     await asyncio.wait_for(abort(context, write_timeout.error()), 1.0)
-                except RequestError as error:  # the gate's; handlers end the call themselves
+                except RequestError as error:  # the gateway's; handlers end the call themselves
                     await abort(context, error)
                 finally:
                     call.status = call.status or _status(context)

@@ -38,7 +38,7 @@ async def start_grpc_server(
         interceptors=[GatewayInterceptor(gateway or Gateway())],
         options=[
             ("grpc.so_reuseport", 0),  # a second server on the port must fail, not share it
-            ("grpc.max_receive_message_length", 2 * MAX_MESSAGE_BYTES),  # the entrance says why
+            ("grpc.max_receive_message_length", 2 * MAX_MESSAGE_BYTES),  # the interceptor says why
         ],
     )
     rpc.add_TorsorServicer_to_server(  # type: ignore[no-untyped-call]

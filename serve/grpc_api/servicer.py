@@ -139,7 +139,7 @@ def fields_of(message: Message) -> dict[str, Any]:
 
 
 def chunk_of(chunk: Chunk) -> pb.GenerateChunk:
-    """A piece of text on this wire."""
+    """A chunk of text on this wire."""
     return pb.GenerateChunk(
         index=chunk.index,
         branch=chunk.branch,

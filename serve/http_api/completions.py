@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 
 async def completion_events(generation: Generation, with_usage: bool) -> AsyncIterator[str]:
-    """One event a piece, then usage if asked for, then [DONE]."""
+    """One event a chunk, then usage if asked for, then [DONE]."""
     head = _completion_head(generation)
     report_once = {"ablation": generation.variant.report}
     logprobs, plain = _logprobs_of(generation), PlainEvents(head)
@@ -43,7 +43,7 @@ class PlainEvents:
         self._start = event_text({**head, "choices": []}).removesuffix("]}\n\n")
 
     def text(self, chunk: Chunk) -> str:
-        """The event of a piece without log-probabilities that isn't its choice's last."""
+        """The event of a chunk without log-probabilities that isn't its choice's last."""
         return (
             f'{self._start}{{"index":{chunk.index},"text":{json.dumps(chunk.text)},'
             f'"finish_reason":null,"stop_string":null,"seed":{chunk.seed},"logprobs":null}}]}}\n\n'
@@ -67,13 +67,13 @@ async def whole_completion(generation: Generation) -> Json:
     return {**_completion_head(generation), **whole}
 
 
-def join_chunks(pieces: list[Chunk]) -> Chunk:
-    """Consecutive pieces of one choice as one; without its characters."""
-    last = pieces[-1]
+def join_chunks(chunks: list[Chunk]) -> Chunk:
+    """Consecutive chunks of one choice as one; without its characters."""
+    last = chunks[-1]
     return Chunk(
         index=last.index,
         branch=last.branch,
-        text="".join(chunk.text for chunk in pieces),
+        text="".join(chunk.text for chunk in chunks),
         characters=None,
         finish_reason=last.finish_reason,
         stop=last.stop,
@@ -83,7 +83,7 @@ def join_chunks(pieces: list[Chunk]) -> Chunk:
 
 
 def completion_choice(chunk: Chunk, logprobs: Json | None) -> Json:
-    """A piece as OpenAI's clients read a choice."""
+    """A chunk as OpenAI's clients read a choice."""
     return {
         "index": chunk.index,
         "text": chunk.text,
@@ -96,7 +96,7 @@ def completion_choice(chunk: Chunk, logprobs: Json | None) -> Json:
 
 
 async def pair_events(generation: Generation) -> AsyncIterator[str]:
-    """One event a piece of either branch, then the summary, then [DONE]."""
+    """One event a chunk of either branch, then the summary, then [DONE]."""
     async for chunk in generation.chunks():
         yield event_text(
             {

@@ -1,4 +1,4 @@
-"""A request to write text, from its fields to pieces of text: the same for HTTP and gRPC.
+"""The query `generate`: from a request's fields to chunks of text, the same for HTTP and gRPC.
 
 A request opens one stream a choice, and two where baseline and ablation are written side by side.
 Opening checks everything and queues all streams or none; after that, errors come while reading.
@@ -26,7 +26,7 @@ from serve.runtime.vocabulary import Decoder, Vocabulary
 from serve.wire.errors import invalid
 from serve.wire.requests import GenerateRequest
 
-FLUSH_S = 0.02  # the first piece goes at once, then at most one a choice in this time
+FLUSH_S = 0.02  # the first chunk goes at once, then at most one a choice in this time
 ID_BYTES = 3  # about what a token id, or a character, weighs in a request
 BASELINE, ABLATED = "baseline", "ablated"
 

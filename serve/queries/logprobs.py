@@ -18,7 +18,7 @@ class Logprobs:
         self._utf8 = utf8 if choice.decoder.vocabulary.is_bytes else None
 
     def page(self, chunk: Chunk) -> Json:
-        """Those of the choice's next piece."""
+        """Those of the choice's next chunk."""
         characters = chunk.characters or []
         tops = [c.top if c.logprob is not None else None for c in characters]
         return {
@@ -44,7 +44,7 @@ class Logprobs:
 
 
 def joined(pages: list[Json]) -> Json:
-    """The pages of consecutive pieces as one."""
+    """The pages of consecutive chunks as one."""
     whole = pages[0]
     for page in pages[1:]:
         for key, values in page.items():
