@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from serve import metrics
 from serve.gateway.keys import Key, hash_key
-from serve.gateway.request_log import Call
+from serve.gateway.request_log import RequestRecord
 from serve.gateway.tracing import Tracing
 from serve.wire.errors import RequestError
 from serve.wire.limits import UNREAD_TIMEOUT_S
@@ -142,10 +142,12 @@ class Gateway:
             write_timeout_s,
         )
 
-    def open(self, wire: str, method: str, headers: Mapping[str, str], quiet: bool = False) -> Call:
+    def open(
+        self, wire: str, method: str, headers: Mapping[str, str], quiet: bool = False
+    ) -> RequestRecord:
         """The record of a request, to be used as a context around all of it."""
-        return Call(wire, method, headers, self.tracing, quiet)
+        return RequestRecord(wire, method, headers, self.tracing, quiet)
 
     def admit(self, headers: Mapping[str, str]) -> AbstractContextManager[Key | None]:
-        """A place of the request's key, held for as long as this is open; `RequestError` if none."""
+        """A place of the request's key, held while this is open; `RequestError` if there is none."""
         return self.gate.admit(headers.get("authorization"))

@@ -27,10 +27,10 @@ log = logging.getLogger("torsor")
 REQUEST_ID = re.compile(r"[!-~](?:[ -~]{0,126}[!-~])?")  # printable ASCII, at most 128 characters
 MAX_METHOD = 200  # characters; paths that clients make up can be long
 
-_current: ContextVar["Call | None"] = ContextVar("call", default=None)
+_current: ContextVar["RequestRecord | None"] = ContextVar("call", default=None)
 
 
-class Call:
+class RequestRecord:
     """A request; `quiet` ones, such as probes, leave no line."""
 
     def __init__(
@@ -49,7 +49,7 @@ class Call:
         self._ablation: str | None = None
 
     def __enter__(self) -> Self:
-        self._token: Token[Call | None] = _current.set(self)
+        self._token: Token[RequestRecord | None] = _current.set(self)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -114,7 +114,7 @@ class Call:
         }
 
 
-def current_request() -> Call | None:
+def current_request() -> RequestRecord | None:
     """The request that this code works for, if it works for one."""
     return _current.get()
 

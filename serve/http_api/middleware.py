@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from serve.cancel import WriteTimeout
 from serve.gateway.admission import Gateway
 from serve.gateway.keys import Key
-from serve.gateway.request_log import Call, note_error
+from serve.gateway.request_log import RequestRecord, note_error
 from serve.http_api.body import bounded
 from serve.http_api.responses import error_response, missing_response
 from serve.http_api.routes import Dispatcher
@@ -90,7 +90,9 @@ class Outgoing:
 
     __slots__ = ("_call", "_is_replaced", "_write_timeout", "_scope", "_send")
 
-    def __init__(self, call: Call, scope: Scope, send: Send, write_timeout: WriteTimeout) -> None:
+    def __init__(
+        self, call: RequestRecord, scope: Scope, send: Send, write_timeout: WriteTimeout
+    ) -> None:
         self._call, self._scope, self._send, self._write_timeout = call, scope, send, write_timeout
         self._is_replaced = False
 
