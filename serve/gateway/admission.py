@@ -149,5 +149,5 @@ class Gateway:
         return RequestRecord(wire, method, headers, self.tracing, quiet)
 
     def admit(self, headers: Mapping[str, str]) -> AbstractContextManager[Key | None]:
-        """A place of the request's key, held while this is open; `RequestError` if there is none."""
+        """A place of the request's key, held while this is open; or `RequestError`."""
         return self.gate.admit(headers.get("authorization"))

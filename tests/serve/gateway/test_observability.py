@@ -23,7 +23,7 @@ from clients.http_client import HttpClient
 from serve.gateway.admission import Gateway
 from serve.gateway.keys import hash_key
 from serve.gateway.log import TextFormatter
-from serve.gateway.request_log import Call, choose_request_id
+from serve.gateway.request_log import RequestRecord, choose_request_id
 from serve.gateway.tracing import Tracing
 from serve.grpc_api.server import start_grpc_server
 from serve.http_api.app import ROUTES
@@ -202,7 +202,9 @@ def test_probes_leave_no_line(keyed: Any) -> None:
 
 def test_a_line_of_text_can_not_be_forged() -> None:
     headers = {HEADER: 'a key=admin "b"'}
-    call = Call("http", "GET /a\n2026 [INFO] request status=200", headers, Tracing(), quiet=True)
+    call = RequestRecord(
+        "http", "GET /a\n2026 [INFO] request status=200", headers, Tracing(), quiet=True
+    )
     record = logging.LogRecord("torsor", logging.INFO, "", 0, "request", None, None)
     record.fields = call.summary()
     line = TextFormatter().format(record)
