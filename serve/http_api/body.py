@@ -33,16 +33,78 @@ SMALL = 1 << 16  # bytes that can't hold much
 WINDOW = 1 << 18  # bytes that are counted without a pause
 
 
+async def read_request(http: Request, kind: type[Asked]) -> Asked:
+    """The body as a checked request; `RequestError` if it is none of this kind."""
+    return await parse_body(await read_body(http), kind)
+
+
+async def parse_body(content: bytes, kind: type[Asked]) -> Asked:
+    """JSON as a checked request; `RequestError` if it is none, or holds more than one may."""
+    await check_structure(content)
+    return await offload_if_large(len(content), _parse, content, kind)
+
+
+async def read_body(http: Request) -> bytes:
+    """The body; `RequestError` if it is too large or too slow."""
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            return await _read_body(http)
+    except TimeoutError:
+        sentence = f"body: not whole after {BODY_TIMEOUT_S} s (body_timeout_s); send it faster"
+        raise RequestError("timeout", sentence, "body") from None
+
+
+def _parse(content: bytes, kind: type[Asked]) -> Asked:
+    try:
+        value: Any = json.loads(content) if len(content) <= LARGE else decode_in_slices(content)
+    except (ValueError, RecursionError) as error:
+        raise RequestError("invalid_request", f"body: found no JSON ({error})", "body") from None
+    return parse_request(kind, value)
+
+
+async def _read_body(http: Request) -> bytes:
+    content = bytearray()
+    async for chunk in http.stream():
+        content += chunk
+        require_small(len(content))
+    return bytes(content)
+
+
+def bounded(receive: Receive, length: str | None) -> Receive:
+    """A `receive` that ends in a `RequestError` where more comes than a body may hold.
+
+    At once where its `length`, the header of that name, says so.
+    """
+    require_small(int(length) if length and length.isdecimal() else 0)
+    taken = 0
+
+    async def receive_some() -> Message:
+        nonlocal taken
+        message = await receive()
+        taken += len(message.get("body", b""))
+        require_small(taken)
+        return message
+
+    return receive_some
+
+
+def require_small(size: int) -> None:
+    """`RequestError` for a body of more bytes than one may hold."""
+    if size > MAX_BODY_BYTES:
+        sentence = f"body: expected at most {MAX_BODY_BYTES} bytes (max_body_bytes)"
+        raise RequestError("too_large", f"{sentence}; send less at once", "body")
+
+
 async def check_structure(content: bytes) -> None:
     """`RequestError` names the limit that a body's JSON is beyond."""
     if len(content) <= SMALL:
         return
-    weight = Weight()
+    count = StructureCount()
     for start in range(0, len(content), WINDOW):
-        weight.add(content[start : start + WINDOW])
+        count.add(content[start : start + WINDOW])
         for found, limit, name in (
-            (weight.num_parts, MAX_JSON_PARTS, "max_json_parts"),
-            (weight.num_commas, MAX_JSON_NUMBERS, "max_json_numbers"),
+            (count.num_parts, MAX_JSON_PARTS, "max_json_parts"),
+            (count.num_commas, MAX_JSON_NUMBERS, "max_json_numbers"),
         ):
             if found > limit:
                 what = name.removeprefix("max_json_")
@@ -52,7 +114,7 @@ async def check_structure(content: bytes) -> None:
         await asyncio.sleep(0)
 
 
-class Weight:
+class StructureCount:
     """Counts what JSON holds; fed in windows that may end anywhere."""
 
     def __init__(self) -> None:
@@ -125,65 +187,3 @@ def _slice(text: str, owed: bool) -> list[Any]:
 
 
 _DECODER = _Decoder()
-
-
-async def read_request(http: Request, kind: type[Asked]) -> Asked:
-    """The body as a checked request; `RequestError` if it is none of this kind."""
-    return await parse_body(await read_body(http), kind)
-
-
-async def parse_body(content: bytes, kind: type[Asked]) -> Asked:
-    """JSON as a checked request; `RequestError` if it is none, or holds more than one may."""
-    await check_structure(content)
-    return await offload_if_large(len(content), _parse, content, kind)
-
-
-async def read_body(http: Request) -> bytes:
-    """The body; `RequestError` if it is too large or too slow."""
-    try:
-        async with asyncio.timeout(BODY_TIMEOUT_S):
-            return await _read_body(http)
-    except TimeoutError:
-        sentence = f"body: not whole after {BODY_TIMEOUT_S} s (body_timeout_s); send it faster"
-        raise RequestError("timeout", sentence, "body") from None
-
-
-def _parse(content: bytes, kind: type[Asked]) -> Asked:
-    try:
-        value: Any = json.loads(content) if len(content) <= LARGE else decode_in_slices(content)
-    except (ValueError, RecursionError) as error:
-        raise RequestError("invalid_request", f"body: found no JSON ({error})", "body") from None
-    return parse_request(kind, value)
-
-
-async def _read_body(http: Request) -> bytes:
-    content = bytearray()
-    async for chunk in http.stream():
-        content += chunk
-        require_small(len(content))
-    return bytes(content)
-
-
-def bounded(receive: Receive, length: str | None) -> Receive:
-    """A `receive` that ends in a `RequestError` where more comes than a body may hold.
-
-    At once where its `length`, the header of that name, says so.
-    """
-    require_small(int(length) if length and length.isdecimal() else 0)
-    taken = 0
-
-    async def receive_some() -> Message:
-        nonlocal taken
-        message = await receive()
-        taken += len(message.get("body", b""))
-        require_small(taken)
-        return message
-
-    return receive_some
-
-
-def require_small(size: int) -> None:
-    """`RequestError` for a body of more bytes than one may hold."""
-    if size > MAX_BODY_BYTES:
-        sentence = f"body: expected at most {MAX_BODY_BYTES} bytes (max_body_bytes)"
-        raise RequestError("too_large", f"{sentence}; send less at once", "body")

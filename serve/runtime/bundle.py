@@ -66,9 +66,8 @@ class Bundle:
         self.plain = AblatedModel(self._checked_session() if checks else self._session({}), None)
         check_graph(folder, self.manifest, *self.plain.session.interface())
         self.num_made = 0  # sessions of ablated models
-        self.sessions = LruCache[CacheKey, AblatedModel](
-            ABLATED_BYTES
-        )  # all served models share one
+        # Served models share one: see `Models`.
+        self.sessions = LruCache[CacheKey, AblatedModel](ABLATED_BYTES)
         self._owner = object()  # stands for us among the keys, and does not keep us alive
 
     @property

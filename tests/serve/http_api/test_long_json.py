@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve.http_api.body import Weight
+from serve.http_api.body import StructureCount
 from serve.http_api.responses import ELEMENTS, json_parts, json_text
 from serve.wire import torsor_pb2 as pb
 from serve.wire import torsor_pb2_grpc as rpc
@@ -61,7 +61,7 @@ def count(value: Any) -> tuple[int, int]:
 
 @given(values, st.integers(1, 9))
 def test_a_body_weighs_what_it_holds_however_it_is_cut(value: Any, size: int) -> None:
-    content, weight = json.dumps(value).encode(), Weight()
+    content, weight = json.dumps(value).encode(), StructureCount()
     for start in range(0, len(content), size):
         weight.add(content[start : start + size])
     assert (weight.num_parts, weight.num_commas) == count(value)
