@@ -112,7 +112,7 @@ class Sweeps:
         return await self._points(name, start, limit)
 
     async def watch(
-        self, name: str, key: Key | None, start: int = 0, write_timeout_s: float | None = None
+        self, name: str, key: Key | None, start: int = 0, idle_s: float | None = None
     ) -> AsyncIterator[tuple[int, str] | dict[str, Json] | None]:
         """Points as they are done, and at the end the sweep's page; None: nothing for so long.
 
@@ -130,7 +130,7 @@ class Sweeps:
             if self._stopping:
                 break
             try:
-                async with asyncio.timeout(write_timeout_s):
+                async with asyncio.timeout(idle_s):
                     await news.wait()
             except TimeoutError:
                 yield None
