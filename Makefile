@@ -2,7 +2,9 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --durations 10
+# Where bytecode isn't kept, every process compiles all modules, and the tests with their asserts.
+PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 \
+	$(BIN)/python -m pytest --numprocesses auto --durations 10
 EXTRAS := train,tensorboard,export,serve,client,analysis,dev
 
 .PHONY: help install demo test quick check format proto bundles clean

@@ -3,8 +3,8 @@
 TorsorError
 ├── ConnectionFailed   nothing answers at the address
 ├── StreamBroken       the connection was lost before the answer was whole
-├── UnexpectedAnswer   what answers does not speak our wire
-├── UnfitRequest       what is asked can't be written to any wire: NaN, a date, ...
+├── UnexpectedAnswer   an answer that no torsor server gives
+├── UnfitRequest       a request that no wire can carry: NaN, a date, ...
 └── ServerError        the request was refused, or failed: code, message, field
 """
 
@@ -14,7 +14,7 @@ class TorsorError(Exception):
 
 
 class ConnectionFailed(TorsorError):
-    """Nothing answers at the address."""
+    """No server answers at the address."""
 
     def __init__(self, address: str, reason: str) -> None:
         super().__init__(address, reason)
@@ -42,7 +42,7 @@ class StreamBroken(TorsorError):
 
 
 class UnexpectedAnswer(TorsorError):
-    """What answers does not speak our wire."""
+    """An answer that no torsor server gives."""
 
     def __init__(self, address: str, found: str) -> None:
         super().__init__(address, found)
@@ -56,7 +56,7 @@ class UnexpectedAnswer(TorsorError):
 
 
 class UnfitRequest(TorsorError):
-    """What is asked can't be written to any wire: NaN, a date, ...; `field` says where it stands.
+    """A request that no wire can carry: NaN, a date, ...; `field` says where it stands.
 
     No server has seen it, nor refused it.
     """

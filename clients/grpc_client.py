@@ -3,6 +3,7 @@
 A stream starts when its first chunk is asked for; closing it early cancels the call.
 """
 
+import base64
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, Self, TypeVar, Unpack
@@ -10,7 +11,6 @@ from typing import Any, Self, TypeVar, Unpack
 import grpc
 from google.protobuf.message import Message
 
-from clients import answers
 from clients.credentials import bearer, read_ca
 from clients.errors import (
     ConnectionFailed,
@@ -19,41 +19,46 @@ from clients.errors import (
     TorsorError,
     UnexpectedAnswer,
 )
-from clients.grpc.proto_json import fill, page_of
-from clients.grpc.queries import GrpcQueries
+from clients.grpc.messages import read_chunk, read_score
+from clients.grpc.proto_json import fill, json_of
 from clients.grpc.sweeps import GrpcSweeps
+from clients.grpc.trials_file import trials_file
 from clients.http.events import MALFORMED
 from clients.options import (
     Ablation,
+    CompareOptions,
     GenerateOptions,
     PairOptions,
     ScoreOptions,
+    TrialsOptions,
+    Uploaded,
+    compare_body,
     generate_body,
     pair_body,
     score_body,
+    trials_body,
 )
+from clients.query_results import CompareResult, TrialsResult
 from clients.results import (
-    Character,
     Chunk,
     Completion,
-    Json,
     ModelInfo,
     ScoreResult,
     Structure,
-    Summary,
-    Usage,
     join_completion,
 )
 from serve.wire import torsor_pb2 as pb
+from serve.wire.codec import Json, JsonObject, from_json
 from serve.wire.torsor_pb2_grpc import TorsorStub
 
 DEFAULT_TARGET = "127.0.0.1:3001"
 LOOPBACK = ("127.0.0.1:", "localhost:", "[::1]:")
 
+Answer = TypeVar("Answer")
 Item = TypeVar("Item")
 
 
-class GrpcClient(GrpcQueries):
+class GrpcClient:
     """`target` is HOST:PORT; `deadline_s` the time for a whole call, None: the server's limits.
 
     With TLS where `tls` is true, `ca` names a file of certificates to trust, or `target` begins
@@ -82,18 +87,18 @@ class GrpcClient(GrpcQueries):
     def models(self) -> tuple[ModelInfo, ...]:
         """The models that the server holds."""
         reply: pb.ModelsReply = self._ask(self._stub.Models, pb.ModelsRequest())
-        pages = [page_of(model.details) | {"id": model.id} for model in reply.models]
+        pages = [json_of(model.details) | {"id": model.id} for model in reply.models]
         with _understood(self.target):
-            return answers.read_models({"data": pages})
+            return tuple(from_json(ModelInfo, found) for found in pages)
 
     def structure(self, model: str | None = None) -> Structure:
-        """What can be ablated in a model, left out: in the first."""
+        """The targets and symmetries of a model, left out: of the first."""
         request = pb.StructureRequest(model=model)
         reply: pb.StructureReply = self._ask(self._stub.Structure, request)
-        page: dict[str, Any] = {"model": reply.model}
-        page |= {n: [page_of(p) for p in getattr(reply, n)] for n in ("targets", "symmetries")}
+        found: dict[str, Any] = {"model": reply.model}
+        found |= {n: [json_of(p) for p in getattr(reply, n)] for n in ("targets", "symmetries")}
         with _understood(self.target):
-            return answers.read_structure(page)
+            return from_json(Structure, found)
 
     def generate(
         self, prompt: str, **options: Unpack[GenerateOptions]
@@ -121,7 +126,29 @@ class GrpcClient(GrpcQueries):
         request = fill(pb.ScoreRequest(), score_body(text, ablation, options))
         reply: pb.ScoreReply = self._ask(self._stub.Score, request)
         with _understood(self.target):
-            return answers.read_score(_score_page(reply))
+            return read_score(reply)
+
+    def compare(
+        self, prompt: str, ablations: list[Ablation], **given: Unpack[CompareOptions]
+    ) -> CompareResult:
+        """Distributions of the next character, without and with each of the ablations."""
+        body = compare_body(prompt, ablations, given)
+        return self._ask_json(self._stub.Compare, body, pb.CompareRequest(), CompareResult)
+
+    def trials(
+        self,
+        ablation: Ablation | None = None,
+        trials: Uploaded | None = None,
+        **given: Unpack[TrialsOptions],
+    ) -> TrialsResult:
+        """Scores of a task model on trials, left out: the bundle's own."""
+        body = trials_body(ablation, trials, given)
+        if isinstance(trials, dict):  # this wire takes a file only
+            file = trials_file(body.pop("trials"), self._task_of(given.get("model")))
+            body["trials"] = base64.b64encode(file).decode()
+        elif trials is not None:
+            body["trials"] = body.pop("safetensors")  # JSON's form of bytes, too
+        return self._ask_json(self._stub.Trials, body, pb.TrialsRequest(), TrialsResult)
 
     def close(self) -> None:
         """Close the channel."""
@@ -133,6 +160,16 @@ class GrpcClient(GrpcQueries):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _task_of(self, model: str | None) -> JsonObject:
+        """The task of a model, left out: of the first that has one; empty where there is none."""
+        tasks = [held.task for held in self.models() if held.task and model in (None, held.id)]
+        return tasks[0] if tasks else {}
+
+    def _ask_json(self, method: Any, body: Json, request: Message, kind: type[Answer]) -> Answer:
+        reply = self._ask(method, fill(request, body))
+        with _understood(self.target):
+            return from_json(kind, json_of(reply.page))
+
     def _ask(self, method: Any, request: Message) -> Any:
         try:
             return method(request, timeout=self._deadline_s, metadata=self._metadata)
@@ -140,7 +177,7 @@ class GrpcClient(GrpcQueries):
             raise _translate(error, self.target, started=False) from error
 
     def _stream(self, request: pb.GenerateRequest) -> Generator[Chunk, None, None]:
-        return self._read(self._stub.Generate, request, _chunk)
+        return self._read(self._stub.Generate, request, read_chunk)
 
     def _read(
         self, method: Any, request: Message, read: Callable[[Any], Item]
@@ -177,69 +214,6 @@ def _generate_request(body: dict[str, Any]) -> pb.GenerateRequest:
     if isinstance(body.get("stop"), str):
         body |= {"stop": [body["stop"]]}
     return fill(pb.GenerateRequest(), body)
-
-
-def _optional(message: Message, name: str) -> Any:
-    return getattr(message, name) if message.HasField(name) else None
-
-
-def _ablation(message: pb.Summary | pb.ScoreReply) -> Json:
-    return answers.plain(page_of(message.ablation)) if message.HasField("ablation") else None
-
-
-def _chunk(message: pb.GenerateChunk) -> Chunk:
-    return Chunk(
-        text=message.text,
-        index=message.index,
-        branch=message.branch,
-        characters=tuple(_character(character) for character in message.characters),
-        finish_reason=_optional(message, "finish_reason"),
-        stop=_optional(message, "stop"),
-        seed=_optional(message, "seed"),
-        state=_optional(message, "state"),
-        summary=_summary(message.summary) if message.HasField("summary") else None,
-    )
-
-
-def _character(message: pb.Character) -> Character:
-    logprob = _optional(message, "logprob")
-    # The most probable first: a map keeps no order
-    top = dict(sorted(message.top_logprobs.items(), key=lambda item: (-item[1], item[0])))
-    return Character(text=message.text, logprob=logprob, top_logprobs=top)
-
-
-def _summary(message: pb.Summary) -> Summary:
-    return Summary(
-        model=message.model,
-        usage=_usage(message.usage),
-        ablation=_ablation(message),
-        first_difference=_optional(message, "first_difference"),
-    )
-
-
-def _usage(message: pb.Usage) -> Usage:
-    return Usage(
-        prompt_tokens=message.prompt_tokens,
-        completion_tokens=message.completion_tokens,
-        total_tokens=message.total_tokens,
-        cached_tokens=message.cached_tokens,
-    )
-
-
-def _score_page(reply: pb.ScoreReply) -> Json:
-    def score(message: pb.Score) -> Json:
-        return {"bpc": message.bpc, "logprobs": list(message.logprobs)}
-
-    return {
-        "model": reply.model,
-        "num_characters": reply.num_characters,
-        "baseline": score(reply.baseline),
-        "ablated": score(reply.ablated) if reply.HasField("ablated") else None,
-        "delta_bpc": _optional(reply, "delta_bpc"),
-        "mean_kl": _optional(reply, "mean_kl"),
-        "kl": list(reply.kl),
-        "ablation": _ablation(reply),
-    }
 
 
 @contextmanager

@@ -3,6 +3,9 @@
     with HttpClient() as client:
         for chunk in client.generate("ROMEO:", max_tokens=200, seed=1):
             print(chunk.text, end="", flush=True)
+        client.compare("ROMEO:", [{"edits": [...]}, ...], top=5)
+        client.trials({"edits": [...]}, model="copy")                  the bundle's own trials
+        client.trials(trials=Path("mine.safetensors").read_bytes())    trials that you bring
 
 - `HttpClient`, `AsyncHttpClient` and `GrpcClient` have the same verbs and give equal results.
 - Options are those of clients/options.py; one that doesn't exist is a `TypeError`.
@@ -13,31 +16,36 @@
 - On this machine no proxy is used, whatever the environment says.
 """
 
-import ssl
 from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn, Self, TypeVar, Unpack
 
 import httpx
 
-from clients.credentials import bearer, read_ca
 from clients.errors import ConnectionFailed, StreamBroken
 from clients.http import calls
 from clients.http.calls import Call, StreamCall
+from clients.http.connection import connection_settings
 from clients.http.events import EventStream
-from clients.http.queries import AsyncQueries, Queries
 from clients.http.sweeps import AsyncHttpSweeps, HttpSweeps
-from clients.options import Ablation, GenerateOptions, PairOptions, ScoreOptions
+from clients.options import (
+    Ablation,
+    CompareOptions,
+    GenerateOptions,
+    PairOptions,
+    ScoreOptions,
+    TrialsOptions,
+    Uploaded,
+)
+from clients.query_results import CompareResult, TrialsResult
 from clients.results import Chunk, Completion, ModelInfo, ScoreResult, Structure
 
 DEFAULT_URL = "http://127.0.0.1:3000"
-CONNECT_TIMEOUT_S = 5.0
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 Answer = TypeVar("Answer")
 
 
-class HttpClient(Queries):
+class HttpClient:
     """`max_silence_s`: the longest wait for the next byte; None leaves limits to the server.
 
     ValueError for a `url` that is not one.
@@ -52,7 +60,7 @@ class HttpClient(Queries):
         ca: str | None = None,
     ) -> None:
         self.url = url
-        self._http = httpx.Client(**_settings(url, max_silence_s, api_key, ca))
+        self._http = httpx.Client(**connection_settings(url, max_silence_s, api_key, ca))
         self.sweeps = HttpSweeps(self._ask, self._stream)
 
     def models(self) -> tuple[ModelInfo, ...]:
@@ -60,7 +68,7 @@ class HttpClient(Queries):
         return self._ask(calls.models())
 
     def structure(self, model: str | None = None) -> Structure:
-        """What can be ablated in a model, left out: in the first."""
+        """The targets and symmetries of a model, left out: of the first."""
         return self._ask(calls.structure(model or calls.first_model(self.models())))
 
     def generate(
@@ -84,6 +92,21 @@ class HttpClient(Queries):
     ) -> ScoreResult:
         """Bits per character of `text`, and with an ablation what it changes."""
         return self._ask(calls.score(text, ablation, options))
+
+    def compare(
+        self, prompt: str, ablations: list[Ablation], **options: Unpack[CompareOptions]
+    ) -> CompareResult:
+        """Distributions of the next character, without and with each of the ablations."""
+        return self._ask(calls.compare(prompt, ablations, options))
+
+    def trials(
+        self,
+        ablation: Ablation | None = None,
+        trials: Uploaded | None = None,
+        **options: Unpack[TrialsOptions],
+    ) -> TrialsResult:
+        """Scores of a task model on trials, left out: the bundle's own."""
+        return self._ask(calls.trials(ablation, trials, options))
 
     def load(self, folder: str) -> ModelInfo:
         """Serve the bundle in a folder of the server's machine; the key must be one that manages.
@@ -129,7 +152,7 @@ class HttpClient(Queries):
         events.end()
 
 
-class AsyncHttpClient(AsyncQueries):
+class AsyncHttpClient:
     """`HttpClient` for asyncio; a stream that is left early is closed by its `aclose`."""
 
     def __init__(
@@ -141,7 +164,7 @@ class AsyncHttpClient(AsyncQueries):
         ca: str | None = None,
     ) -> None:
         self.url = url
-        self._http = httpx.AsyncClient(**_settings(url, max_silence_s, api_key, ca))
+        self._http = httpx.AsyncClient(**connection_settings(url, max_silence_s, api_key, ca))
         self.sweeps = AsyncHttpSweeps(self._ask, self._stream)
 
     async def models(self) -> tuple[ModelInfo, ...]:
@@ -149,7 +172,7 @@ class AsyncHttpClient(AsyncQueries):
         return await self._ask(calls.models())
 
     async def structure(self, model: str | None = None) -> Structure:
-        """What can be ablated in a model, left out: in the first."""
+        """The targets and symmetries of a model, left out: of the first."""
         return await self._ask(calls.structure(model or calls.first_model(await self.models())))
 
     def generate(
@@ -173,6 +196,21 @@ class AsyncHttpClient(AsyncQueries):
     ) -> ScoreResult:
         """Bits per character of `text`, and with an ablation what it changes."""
         return await self._ask(calls.score(text, ablation, options))
+
+    async def compare(
+        self, prompt: str, ablations: list[Ablation], **options: Unpack[CompareOptions]
+    ) -> CompareResult:
+        """Distributions of the next character, without and with each of the ablations."""
+        return await self._ask(calls.compare(prompt, ablations, options))
+
+    async def trials(
+        self,
+        ablation: Ablation | None = None,
+        trials: Uploaded | None = None,
+        **options: Unpack[TrialsOptions],
+    ) -> TrialsResult:
+        """Scores of a task model on trials, left out: the bundle's own."""
+        return await self._ask(calls.trials(ablation, trials, options))
 
     async def load(self, folder: str) -> ModelInfo:
         """Serve the bundle in a folder of the server's machine; the key must be one that manages.
@@ -215,32 +253,6 @@ class AsyncHttpClient(AsyncQueries):
                     for chunk in events.feed(piece):
                         yield chunk
         events.end()
-
-
-def _settings(
-    url: str, max_silence_s: float | None, api_key: str | None, ca: str | None
-) -> dict[str, Any]:
-    try:
-        host = httpx.URL(url).host if url.startswith(("http://", "https://")) else ""
-    except httpx.InvalidURL:
-        host = ""
-    if not host:
-        raise ValueError(f"url: found {url!r}, expected http://HOST:PORT")
-    return {
-        "base_url": url,
-        "headers": {"Content-Type": "application/json", **bearer(api_key)},
-        "timeout": httpx.Timeout(max_silence_s, connect=CONNECT_TIMEOUT_S),
-        "trust_env": host not in LOOPBACK,
-        # To read the certificates takes 0.1 s, and plain http never looks at them
-        "verify": url.startswith("https://") if ca is None else _trusting(ca),
-    }
-
-
-def _trusting(ca: str) -> ssl.SSLContext:
-    try:
-        return ssl.create_default_context(cadata=read_ca(ca).decode("ascii"))
-    except (ssl.SSLError, UnicodeDecodeError):
-        raise ValueError(f"ca: found no certificates in {ca}, expected them as PEM") from None
 
 
 def _answer(call: Call[Answer], url: str, response: httpx.Response) -> Answer:

@@ -1,8 +1,10 @@
 """Results of the other calls, as plain frozen values; HTTP and gRPC give equal ones.
 
-Text is measured in characters. `ablation` quotes what was done, as the server says it: a dict with
-`name`, `hash`, `edits` and `removed`, one entry an edit with its `target`, `op`, `mass` and
-`warnings`, for op `schur` its spectrum too.
+Most are what the server answers, as serve/wire declares it: `Structure`, `Target`, `Spectrum`,
+`Symmetry`, `Usage`, `Branch`, `Pair`, `Score`, `ScoreResult`. Text is measured in characters.
+`ablation` quotes what was done, as the server says it: a dict with `name`, `hash`, `edits` and
+`removed`, one entry an edit with its `target`, `op`, `mass` and `warnings`, for op `schur` its
+spectrum too.
 """
 
 import json
@@ -10,25 +12,25 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
-Json = Any
+from serve.wire.codec import JsonObject
+from serve.wire.query_responses import Score as Score
+from serve.wire.query_responses import ScoreResult as ScoreResult
+from serve.wire.responses import Branch as Branch
+from serve.wire.responses import Model
+from serve.wire.responses import Pair as Pair
+from serve.wire.responses import Spectrum as Spectrum
+from serve.wire.responses import Structure as Structure
+from serve.wire.responses import Symmetry as Symmetry
+from serve.wire.responses import Target as Target
+from serve.wire.responses import Usage as Usage
+
 Value = TypeVar("Value")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelInfo:
+class ModelInfo(Model):
     """A model that the server holds."""
 
-    id: str
-    family: str
-    config: dict[str, Json]  # sizes of the family
-    num_parameters: int
-    vocabulary_size: int  # 0 of models of a task
-    device: str  # "cpu" or "cuda"
-    provider: str  # of the runtime, the one really in use
-    kernels: str
-    targets: tuple[str, ...]  # what edits may name
-    training: dict[str, Json]  # provenance: dataset, iterations, seed, test_bpc, ...
-    task: dict[str, Json] | None = None  # what goes in and what is owed; None: text
+    __slots__ = ()
 
     @property
     def test_bpc(self) -> float | None:
@@ -47,64 +49,6 @@ class ModelInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spectrum:
-    """The ordered real Schur form T of a square target, split at `alpha`."""
-
-    alpha: float
-    n_R: int
-    n_C: int
-    rho: float  # spectral radius
-    eigenvalues: tuple[complex, ...]  # in row order, by non-increasing modulus
-    block_sizes: tuple[int, ...]  # 1: real eigenvalue, 2: complex pair
-    masses: dict[str, float]  # ||N_x||_F / ||T||_F of RR, C→R, CC
-    backward_error: float
-    warnings: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """A weight, or a slice of it, that edits may name."""
-
-    name: str
-    weight: str
-    shape: tuple[int, ...]
-    ops: tuple[str, ...]
-    meaning: str
-    norm: float  # Frobenius
-    spectrum: Spectrum | None  # square targets only
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Symmetry:
-    """What edits of op "symmetry" may name: it moves weights, and not the function."""
-
-    name: str
-    group: str
-    size: int
-    meaning: str
-    weights: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Structure:
-    """What can be ablated in a model."""
-
-    model: str
-    targets: tuple[Target, ...]
-    symmetries: tuple[Symmetry, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
-    """Characters read and written."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    cached_tokens: int = 0  # of the prompt, known to the server's cache of states
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Character:
     """One character of a text, where `logprobs` was asked for; natural logarithms."""
 
@@ -115,17 +59,17 @@ class Character:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """What a stream says at its end."""
+    """The end of a stream: model, usage, ablation."""
 
     model: str
     usage: Usage
-    ablation: dict[str, Json] | None = None
+    ablation: JsonObject | None = None
     first_difference: int | None = None  # where paired texts part; None if they don't
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """Some more text of one choice, or of one branch of a pair; how it is cut depends on timing."""
+    """More text of one choice, or of one branch of a pair; how it is cut depends on timing."""
 
     text: str = ""
     index: int = 0  # which of the n choices
@@ -158,55 +102,12 @@ class Completion:
     model: str
     choices: tuple[Choice, ...]  # by index
     usage: Usage
-    ablation: dict[str, Json] | None
+    ablation: JsonObject | None
 
     @property
     def text(self) -> str:
         """The first choice's text."""
         return self.choices[0].text
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Branch:
-    """One text of a pair."""
-
-    text: str
-    finish_reason: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
-    """The plain and the ablated model's text, under the same random numbers."""
-
-    model: str
-    seed: int | None
-    baseline: Branch
-    ablated: Branch
-    first_difference: int | None  # character at which the texts part
-    usage: Usage
-    ablation: dict[str, Json] | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
-    """How well one model predicts a text."""
-
-    bpc: float
-    logprobs: tuple[float, ...]  # natural logarithms, with detail=True only
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScoreResult:
-    """The plain model's score, and with an ablation the ablated one's beside it."""
-
-    model: str
-    num_characters: int
-    baseline: Score
-    ablated: Score | None
-    delta_bpc: float | None  # ablated - baseline
-    mean_kl: float | None  # KL(baseline || ablated), bits
-    kl: tuple[float, ...]  # per character, with detail=True only
-    ablation: dict[str, Json] | None
 
 
 def join_completion(chunks: Iterable[Chunk]) -> Completion:
@@ -222,15 +123,17 @@ def join_completion(chunks: Iterable[Chunk]) -> Completion:
 def join_pair(chunks: Iterable[Chunk]) -> Pair:
     """The pair that a stream's chunks make up; ValueError where its end is missing."""
     chunks = list(chunks)
-    summary = _summary(chunks)
+    summary, seed = _summary(chunks), _last(chunk.seed for chunk in chunks)
+    if seed is None or summary.ablation is None:
+        raise ValueError("found no seed or no ablation in these chunks, expected those of a pair")
     return Pair(
         model=summary.model,
-        seed=_last(chunk.seed for chunk in chunks),
-        baseline=_branch("baseline", chunks),
-        ablated=_branch("ablated", chunks),
+        seed=seed,
+        ablation=summary.ablation,
         first_difference=summary.first_difference,
         usage=summary.usage,
-        ablation=summary.ablation,
+        baseline=_branch("baseline", chunks),
+        ablated=_branch("ablated", chunks),
     )
 
 

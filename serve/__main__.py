@@ -18,9 +18,18 @@ from pathlib import Path
 from serve.bento.launch import become_server, bento_arguments, bento_environment
 from serve.manifest.values import BundleError
 from serve.native.library import status
+from serve.native.threads import run_threads
 from serve.runtime.bundle import Bundle, load_bundles
 from serve.runtime.device import Device, DeviceError
-from serve.settings import DEVICES, LOG_FORMATS, Settings, environment_of, variable
+from serve.settings import (
+    DEVICES,
+    LOG_FORMATS,
+    UNKNOWN,
+    Settings,
+    environment_of,
+    require_known,
+    variable,
+)
 from serve.startup import check_settings
 
 PATHS = ("keys", "tls_cert", "tls_key", "state_key", "data_folder")  # settings that are files
@@ -43,9 +52,10 @@ def check(options: argparse.Namespace) -> tuple[Device, dict[str, str]]:
 
     Raises `BundleError`, `DeviceError`, `ValueError` or `OSError`.
     """
+    require_known(os.environ)
     settings = settings_of(options)
     check_settings(settings)
-    bundles = load_bundles(settings.folders, settings.device, settings.num_threads)
+    bundles = load_bundles(settings.folders, settings.device, run_threads(settings.threads))
     require_free_port(options.host, options.port, "--port")
     if settings.grpc_port:
         require_free_port(settings.grpc_host, settings.grpc_port, "--grpc-port")
@@ -81,6 +91,12 @@ def make_parser() -> argparse.ArgumentParser:
         type=int,
         default=defaults.max_waiting,
         help="queued, then 429 (default: 1024)",
+    )
+    add(
+        "--unknown",
+        choices=UNKNOWN,
+        default=defaults.unknown,
+        help="characters that a model lacks, where a request doesn't say (default: error)",
     )
     add("--grace-s", type=float, default=defaults.grace_s, help="for running streams (default: 20)")
     _add_kept(parser, defaults)
@@ -138,6 +154,13 @@ def _add_access(parser: argparse.ArgumentParser, defaults: Settings) -> None:
     add("--keys", type=Path, help="file of API keys, see torsor key (default: everybody may ask)")
     add("--tls-cert", type=Path, help="certificate chain, PEM; for HTTP and gRPC")
     add("--tls-key", type=Path, help="its private key, PEM")
+    add(
+        "--cors",
+        nargs="+",
+        metavar="ORIGIN",
+        default=[],
+        help="origins of web pages that may call, such as https://lab.example (default: none)",
+    )
     add("--log-format", choices=LOG_FORMATS, default=defaults.log_format, help="(default: text)")
 
 
@@ -152,6 +175,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
             f"bundles: found {odd[0]}, expected a path without {os.pathsep!r}; rename it"
         )
     given = {f.name: getattr(options, f.name) for f in fields(Settings) if f.name in vars(options)}
+    given["cors"] = " ".join(given["cors"])
     paths = {name: given[name] for name in PATHS}
     given |= {name: str(path.resolve()) if path else "" for name, path in paths.items()}
     folders = os.pathsep.join(str(path.resolve()) for path in options.bundles)

@@ -32,6 +32,8 @@ from serve.wire.limits import (
     MAX_TOKENS,
 )
 from serve.wire.preview import shown
+from serve.wire.requests import Unknown
+from serve.wire.responses import Model, Readiness, RunningModel, Structure
 
 MAX_WARM_SIZE = 512  # rows of a matrix that is decomposed before anybody asks
 
@@ -44,7 +46,9 @@ class Models:
         bundles: dict[str, Bundle],
         limits: EngineLimits | None = None,
         state_key: bytes | None = None,  # that saved states are signed with; None: of this process
+        unknown: Unknown = "error",  # of characters, where a request is silent
     ) -> None:
+        self.unknown = unknown
         self.bundles, self.state_key = dict[str, Bundle](), state_key or secrets.token_bytes(32)
         self._device = next((b.device for b in bundles.values()), Device("cpu", 1))
         texts = [b for b in bundles.values() if b.manifest.task is None]
@@ -62,7 +66,7 @@ class Models:
         # Trials of tasks, in many runs: one query at a time beside the engine.
         self.trials = BoundedExecutor("trials are waiting", MAX_QUEUED_TRIALS, "max_queued_trials")
         self.baselines: WeakKeyDictionary[Bundle, Any] = WeakKeyDictionary()  # of their own trials
-        self._structures: WeakKeyDictionary[Bundle, list[dict[str, Any]]] = WeakKeyDictionary()
+        self._structures: WeakKeyDictionary[Bundle, Structure] = WeakKeyDictionary()
         self._warming = set[asyncio.Task[None]]()
         for bundle in bundles.values():
             self._serve(bundle)
@@ -170,45 +174,39 @@ class Models:
                     with suppress(AblationError, RequestError):  # who asks for it will be told
                         await self._worker.run(decompose, bundle.weights, target)
 
-    async def structure(self, bundle: Bundle) -> list[dict[str, Any]]:
+    async def structure(self, bundle: Bundle) -> Structure:
         """What can be ablated, with spectra and masses; computed once a bundle."""
         if bundle not in self._structures:
             found = await self._worker.run(structure, bundle.manifest, bundle.weights)
             self._structures[bundle] = found
         return self._structures[bundle]
 
-    def describe(self, bundle: Bundle) -> dict[str, Any]:
+    def describe(self, bundle: Bundle) -> Model:
         """A model as `/v1/models` shows it."""
         manifest = bundle.manifest
-        return {
-            "id": manifest.name,
-            "object": "model",
-            "created": 0,
-            "owned_by": "torsor",
-            "root": manifest.name,
-            "max_model_len": MAX_TOKENS,
-            "family": manifest.family,
-            "config": manifest.config,
-            "num_parameters": manifest.num_parameters,
-            "symbols": manifest.symbols,
-            "vocabulary_size": len(manifest.vocabulary),
-            "task": None if manifest.task is None else dataclasses.asdict(manifest.task),
-            "device": bundle.device.kind,
-            "provider": bundle.plain.session.provider,
-            "kernels": bundle.plain.session.kernels,
-            "targets": [target.name for target in manifest.targets],
-            "training": manifest.training,
-        }
+        return Model(
+            **_running(bundle),
+            root=manifest.name,
+            max_model_len=MAX_TOKENS,
+            family=manifest.family,
+            config=manifest.config,
+            num_parameters=manifest.num_parameters,
+            symbols=manifest.symbols,
+            vocabulary_size=len(manifest.vocabulary),
+            task=None if manifest.task is None else dataclasses.asdict(manifest.task),
+            targets=tuple(target.name for target in manifest.targets),
+            training=manifest.training,
+        )
 
-    def readiness(self) -> dict[str, Any]:
+    def readiness(self) -> Readiness:
         """What `/readyz` shows: whether new streams are taken, and what really runs them."""
-        return {
-            "ready": self.engine.accepting and self.engine.alive and self.engine.health.good,
-            "models": [
-                {k: v for k, v in self.describe(bundle).items() if k in READY_KEYS}
-                for bundle in self.bundles.values()
-            ],
-        }
+        return Readiness(
+            ready=self.engine.accepting and self.engine.alive and self.engine.health.good,
+            models=tuple(
+                RunningModel(**_running(b), threads=b.device.num_threads)
+                for b in self.bundles.values()
+            ),
+        )
 
     def _make_variant(self, bundle: Bundle, ablation: Ablation) -> AblatedModel:
         made = bundle.num_made
@@ -224,4 +222,11 @@ class Models:
         metrics.observe_sessions(len(self.sessions), self.sessions.num_bytes, num_made)
 
 
-READY_KEYS = ("id", "device", "provider", "kernels")
+def _running(bundle: Bundle) -> dict[str, Any]:
+    session = bundle.plain.session
+    return {
+        "id": bundle.name,
+        "device": bundle.device.kind,
+        "provider": session.provider,
+        "kernels": session.kernels,
+    }

@@ -17,10 +17,12 @@ gc.disable()  # imports allocate no garbage; collecting during them costs a fift
 import bentoml
 
 from serve.bento import metrics, native_api
-from serve.bento.cors import let_in_origins
+from serve.bento.cors import let_in
+from serve.bento.head_limits import limit_heads
+from serve.bento.launch import require_http_tls
 from serve.bento.lifecycle import Drain, end_when_useless, give_up
-from serve.bento.native_api import score_page, text_stream
-from serve.bento.patches import decline_upgrades, leave_out_timers
+from serve.bento.native_api import score_response, text_stream
+from serve.bento.patches import leave_out_timers
 from serve.bento.process import prepare_process, resume_collections, spare_collections
 from serve.bento.supervisor import is_worker, leave_hangups, teach_supervisor
 from serve.engine.limits import EngineLimits
@@ -41,6 +43,7 @@ from serve.manifest.read import read_manifest
 from serve.manifest.values import BundleError
 from serve.models import Models
 from serve.native.library import status
+from serve.native.threads import run_threads
 from serve.queries.saved_state import read_key
 from serve.runtime.bundle import load_bundles
 from serve.runtime.device import DeviceError
@@ -88,9 +91,10 @@ def checked_settings() -> Settings:
     try:
         settings = read_settings()
         GATEWAY.gate = KeyLimits(check_settings(settings))
+        require_http_tls(settings.tls_cert)
         for folder in settings.folders:
             read_manifest(folder)
-        choose_device(settings.device, settings.num_threads)
+        choose_device(settings.device, run_threads(settings.threads))
     except ValueError as error:
         sys.exit(f"torsor serve: {error}")
     return settings
@@ -99,7 +103,7 @@ def checked_settings() -> Settings:
 teach_supervisor()
 leave_hangups()
 leave_out_timers()
-decline_upgrades()
+limit_heads()
 GATEWAY = Gateway()
 SETTINGS = checked_settings()
 OWN = Dispatcher(RouteTable((*ROUTES, docs_route(ROUTES))), current_models)
@@ -130,7 +134,8 @@ class Torsor:
             state_cache_bytes=SETTINGS.state_cache_mb << 20,
             ablation_cache_bytes=SETTINGS.ablation_cache_mb << 20,
         )
-        self._models = Models(bundles, limits, read_key(SETTINGS.state_key))
+        unknown: Any = SETTINGS.unknown
+        self._models = Models(bundles, limits, read_key(SETTINGS.state_key), unknown)
         self._models.start()
         spare_collections()
         self._grpc: Any = None
@@ -184,7 +189,7 @@ class Torsor:
     async def score(self, **fields: Any) -> dict[str, Any]:
         """Bits per character of a text, with an ablation beside the plain model."""
         request = ScoreRequest.model_construct(**fields)
-        page: Any = await or_error(_request(), score_page(self._models, _request(), request))
+        page: Any = await or_error(_request(), score_response(self._models, _request(), request))
         return page  # type: ignore[no-any-return]
 
 
@@ -192,7 +197,7 @@ def load_or_give_up(settings: Settings) -> Any:
     """The bundles, loaded; the log says what kernels they run on."""
     log.info("torsor serve: %s", status())
     try:
-        return load_bundles(settings.folders, settings.device, settings.num_threads)
+        return load_bundles(settings.folders, settings.device, run_threads(settings.threads))
     except (BundleError, DeviceError) as error:
         give_up(error)
 
@@ -205,7 +210,7 @@ def _request() -> Any:
 # errors after the first chunk it swallows; see serve/bento/native_api.py.
 Torsor.apis["generate"].is_stream = True  # type: ignore[attr-defined]
 Torsor.add_asgi_middleware(  # type: ignore[attr-defined]
-    GatewayMiddleware, gateway=GATEWAY, own=OWN, around=let_in_origins
+    GatewayMiddleware, gateway=GATEWAY, own=OWN, around=let_in(SETTINGS.origins)
 )
 if not is_worker():  # which has more to import, and comes to `spare_collections`
     resume_collections()

@@ -4,13 +4,23 @@ Every setting is an environment variable, TORSOR_ and its name in capitals, so
 `bentoml serve serve.service:Torsor` can be set up too.
 """
 
+import difflib
 import os
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 DEVICES = ("auto", "cpu", "cuda")
 LOG_FORMATS = ("text", "json")
+UNKNOWN = ("error", "skip", "replace")
+ORIGIN = re.compile(r"https?://[^/\s?#@]+")
+OTHERS = {  # variables of ours that other parts read
+    *("TORSOR_NATIVE", "TORSOR_DATA_DIR"),
+    *("TORSOR_URL", "TORSOR_GRPC_URL", "TORSOR_API_KEY"),
+    *("TORSOR_RECORD", "TORSOR_TEST_TEXTS", "TORSOR_BENCH_DEVICE", "TORSOR_BENCH_MODEL"),
+}
 RANGES = {
     "threads": (0, 1024),
     "grpc_port": (0, 65535),
@@ -45,10 +55,12 @@ class Settings:
     ablation_cache_mb: int = 256  # of sessions of ablated models, of all models together; 0: none
     state_key: str = ""  # file with the key that saved states are signed with; empty: our own
     keys: str = ""  # file of API keys (serve/gateway/keys.py); empty: everybody may ask
-    tls_cert: str = ""  # PEM files; for gRPC, and for HTTP where `torsor serve` starts BentoML
+    tls_cert: str = ""  # PEM files; for gRPC and HTTP
     tls_key: str = ""
     data_folder: str = ""  # of sweeps (serve/sweeps/folder.py); empty: in the user's data home
     log_format: str = "text"
+    cors: str = ""  # origins of web pages that may call, with spaces between; "*": all
+    unknown: str = "error"  # what requests do with unknown characters where they don't say
 
     def __post_init__(self) -> None:
         if self.device not in DEVICES:
@@ -56,6 +68,12 @@ class Settings:
         if self.log_format not in LOG_FORMATS:
             found, expected = self.log_format, ", ".join(LOG_FORMATS)
             raise ValueError(f"log_format: found {found!r}, expected {expected}")
+        if self.unknown not in UNKNOWN:
+            raise ValueError(f"unknown: found {self.unknown!r}, expected {', '.join(UNKNOWN)}")
+        for origin in self.origins:
+            if origin != "*" and not ORIGIN.fullmatch(origin):
+                expected = "https://HOST, http://HOST:PORT or *, without a path"
+                raise ValueError(f"cors: found {origin!r:.80}, expected {expected}")
         if bool(self.tls_cert) != bool(self.tls_key):
             raise ValueError("tls: found one of tls_cert and tls_key, expected both or none")
         for name, (least, most) in RANGES.items():
@@ -70,18 +88,19 @@ class Settings:
         return sorted(path.parent for path in SHIPPED.glob("*/manifest.json"))
 
     @property
-    def num_threads(self) -> int:
-        """Threads of one run on the CPU."""
-        return self.threads or max(1, min(4, available_cores() - 1))
+    def origins(self) -> list[str]:
+        """The origins that web pages may call from."""
+        return self.cors.split()
 
 
 def read_settings() -> Settings:
     """The settings that the environment holds; `ValueError` names a variable that isn't right."""
+    require_known(os.environ)
     values: dict[str, Any] = {}
     for field in fields(Settings):
         kind: Any = type(field.default)  # str, int or float
         text = os.environ.get(variable(field.name))
-        if text is None:
+        if text is None or is_injected(variable(field.name), text):
             continue
         try:
             values[field.name] = kind(text)
@@ -96,9 +115,27 @@ def environment_of(settings: Settings) -> dict[str, str]:
     return {variable(f.name): str(getattr(settings, f.name)) for f in fields(Settings)}
 
 
-def available_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def require_known(environment: Mapping[str, str]) -> None:
+    """`ValueError` names a variable of ours that nothing here reads, and one that is meant."""
+    known = {variable(field.name) for field in fields(Settings)} | OTHERS
+    for name, value in environment.items():
+        if name.startswith("TORSOR_") and name not in known and not is_injected(name, value):
+            tails = [one.removeprefix("TORSOR_") for one in sorted(known)]
+            near = difflib.get_close_matches(name.removeprefix("TORSOR_"), tails, 1)
+            meant = (
+                f"did you mean TORSOR_{near[0]}?"
+                if near
+                else f"known are {', '.join(sorted(known))}"
+            )
+            raise ValueError(f"{name}: found this variable, which nothing here reads; {meant}")
+
+
+def is_injected(name: str, value: str) -> bool:
+    """Whether Kubernetes made a variable, for a service that is called torsor or torsor-..."""
+    if re.fullmatch(r"TORSOR_(\w+_)?SERVICE_(HOST|PORT(_\w+)?)", name):
+        return True
+    is_port = re.fullmatch(r"TORSOR_(\w+_)?PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?", name)
+    return is_port is not None and (name.count("_PORT_") > 0 or "://" in value)
 
 
 def variable(name: str) -> str:

@@ -14,12 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import devices
+import httpx
+import httpx._transports.default as httpx_clients
 import pytest
+from device_code import DeviceCode, compile_host_form, load_host_form
 from hypothesis import settings
 from servers import free_port
 from small_models import export_task, export_text, made_once
 
 from serve.models import Models
+from serve.native.library import load
 from serve.runtime.bundle import load_bundles
 from serve.runtime.device import Device
 from serve.settings import SHIPPED
@@ -51,6 +55,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     devices.check(config)
+    if config.getoption("numprocesses", None):  # before the workers, or each would compile it
+        load()
+    # for every client httpx reads all certificates that there are anew: 20 ms, a thousand times
+    httpx_clients.create_ssl_context = functools.cache(httpx.create_ssl_context)  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="session")
@@ -203,6 +211,16 @@ def keyed(
     arguments = (shipped, "--keys", str(path), "--log-format", "json")
     with running_server(folder, *arguments, device=device.kind) as found:
         yield found, keys
+
+
+@pytest.fixture(scope="session")
+def device_code(tmp_path_factory: pytest.TempPathFactory) -> DeviceCode:
+    """What the code of the CUDA kernels gives on the CPU."""
+
+    def make(folder: Path) -> None:
+        compile_host_form(folder / "host.so", "-shared", "-fPIC")
+
+    return load_host_form(made_once(tmp_path_factory, "device-code", make) / "host.so")
 
 
 @pytest.fixture(scope="module")

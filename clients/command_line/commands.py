@@ -26,7 +26,8 @@ from clients.files import write_whole
 from clients.options import GenerateOptions, PairOptions, Uploaded
 from clients.plots.spectrum import spectrum_plot
 from clients.query_results import TrialsResult
-from clients.results import Chunk, Json, join_pair, to_json
+from clients.results import Chunk, join_pair, to_json
+from serve.wire.codec import JsonObject
 
 if TYPE_CHECKING:  # only the client that is asked for is loaded
     from clients.grpc_client import GrpcClient
@@ -224,7 +225,7 @@ def ablate_text(client: "Client", args: Namespace) -> None:
     print(to_json(result) if args.json else tables.score(result))
 
 
-def trials_page(result: TrialsResult) -> dict[str, Json]:
+def trials_page(result: TrialsResult) -> JsonObject:
     """The answer's page, with the scores of the model in question at its top, by name."""
     scores = result.baseline if result.ablated is None else result.ablated
     top = dict.fromkeys(ALWAYS) | scores | (result.delta or {})

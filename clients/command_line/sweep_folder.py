@@ -10,22 +10,20 @@ Every file is written whole or not at all. The files of a sweep are there when i
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from clients.files import make_folder, write_whole
 from clients.plots.svg import Bar, Chart, bar_chart
-from clients.results import Json
 from clients.sweep_results import (
     ENDED,
     Sweep,
     SweepPoint,
     SweepPoints,
-    point_page,
-    read_point,
-    read_sweep,
 )
-from serve.wire.query_responses import csv_columns, csv_line, csv_text
+from serve.wire.codec import JsonObject, from_json, to_json
+from serve.wire.query_responses import csv_columns, csv_line, csv_text, point_json
 
 MEMORY = "sweeps.json"
 
@@ -65,7 +63,8 @@ class SweepFolder:
         path = self._file(name, "jsonl")
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
-            return read_sweep(page), SweepPoints(read_point(json.loads(line)) for line in lines)
+            points = (from_json(SweepPoint, json.loads(line)) for line in lines)
+            return from_json(Sweep, page), SweepPoints(points)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"{path}: can't be read ({error}), expected the points of a sweep that has ended; "
@@ -74,15 +73,14 @@ class SweepFolder:
 
     def finish(self, name: str, sweep: Sweep, points: SweepPoints) -> None:
         """Write the files of a sweep that has ended."""
-        pages = [point_page(point) for point in points]
+        pages = [point_json(point) for point in points]
         lines = [json.dumps(page, separators=(",", ":")) + "\n" for page in pages]
         write_whole(self._file(name, "jsonl"), "".join(lines))
         rows = [csv_text([*csv_columns(sweep.query)])]
         rows += [csv_line(sweep.query, page) for page in pages]
         write_whole(self._file(name, "csv"), "".join(rows))
         write_whole(self._file(name, "svg"), bar_chart(*chart_of(name, sweep, points)))
-        page = {key: getattr(sweep, key) for key in Sweep.__dataclass_fields__}
-        self._known[name]["sweep"] = page
+        self._known[name]["sweep"] = to_json(sweep)
         self._write()
 
     def _file(self, name: str, kind: str) -> Path:
@@ -97,7 +95,8 @@ class SweepFolder:
             for entry in page.values():
                 if set(entry) != {"id", "digest", "sweep"}:
                     raise ValueError(f"found the keys {', '.join(entry)}")
-                if entry["sweep"] is not None and read_sweep(entry["sweep"]).state not in ENDED:
+                sweep = entry["sweep"] and from_json(Sweep, entry["sweep"])
+                if sweep is not None and sweep.state not in ENDED:
                     raise ValueError("found a sweep that has not ended among those that have")
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
@@ -117,10 +116,10 @@ def chart_of(name: str, sweep: Sweep, points: Sequence[SweepPoint]) -> Chart:
     return f"{name}: {sweep.model}", f"Δ {sweep.headline}", [_bar(point) for point in points]
 
 
-def summary_page(name: str, sweep: Sweep, points: SweepPoints) -> dict[str, Json]:
+def summary_page(name: str, sweep: Sweep, points: SweepPoints) -> JsonObject:
     """A sweep for --json."""
-    page = {key: getattr(sweep, key) for key in Sweep.__dataclass_fields__ if key != "deleted"}
-    return {"name": name, **page, "points": [point_page(point) for point in points]}
+    shown = to_json(replace(sweep, deleted=None))
+    return {"name": name, **shown, "points": [point_json(point) for point in points]}
 
 
 def _bar(point: SweepPoint) -> Bar:

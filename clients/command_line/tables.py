@@ -2,11 +2,15 @@
 
 from collections.abc import Iterable, Sequence
 
-from clients.query_results import Bounds, CompareResult, TrialsResult, label
-from clients.results import Json, ModelInfo, Pair, ScoreResult, Structure, Target
+from clients.query_results import CompareResult, TrialsResult, label
+from clients.results import ModelInfo, Pair, ScoreResult, Structure, Target
+from serve.wire.codec import Json
+from serve.wire.query_responses import Bounds
 
 NOTHING = "-"
 LARGE = 1e4  # from which on decimals say nothing
+
+COUPLINGS = ("RR", "C→R", "CC")  # parts of a Schur form
 
 Row = tuple[str, ...]
 
@@ -121,7 +125,7 @@ def _target_row(target: Target) -> Row:
     if target.spectrum is None:
         return (*row, *[NOTHING] * 6)
     spectrum = target.spectrum
-    masses = [number(mass, ".4f") for mass in spectrum.masses.values()]
+    masses = [number(spectrum.masses[part], ".4f") for part in COUPLINGS]
     return (*row, number(spectrum.rho, ".4f"), str(spectrum.n_R), str(spectrum.n_C), *masses)
 
 
@@ -154,7 +158,7 @@ def trials(result: TrialsResult) -> str:
     rows: list[Row] = [("SCORE", "BASELINE")]
     if result.ablated is not None:
         rows = [("SCORE", "BASELINE", "ABLATED", "CHANGE", "CHANGE / MASS")]
-    rows += [_score_row(result, name) for name in result.baseline]
+    rows += [_score_row(result, name) for name in sorted(result.baseline)]
     if result.intervals is not None:
         percent, count = f"{result.intervals.level:.0%}", f"{result.intervals.resamples:,}"
         notes.append(("intervals", f"{percent}, {count} resamples of the trials"))

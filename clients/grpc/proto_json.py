@@ -12,10 +12,10 @@ from google.protobuf.message import Message
 from google.protobuf.struct_pb2 import Struct
 
 from clients.errors import ServerError, UnfitRequest
+from serve.wire.codec import Json, JsonObject
 from serve.wire.edit_fields import ABLATION_KEYS, edit_keys, stray_key
 from serve.wire.preview import shown
 
-Json = Any
 Filled = TypeVar("Filled", bound=Message)
 STRUCT = Struct.DESCRIPTOR.full_name
 EDIT, ABLATION = "torsor.v1.Edit", "torsor.v1.Ablation"
@@ -28,7 +28,7 @@ KINDS = {  # of protobuf: type in Python, as a sentence says it
 }
 
 
-def fill(message: Filled, body: dict[str, Json]) -> Filled:
+def fill(message: Filled, body: JsonObject) -> Filled:
     """The message of a request's JSON. `ServerError` for what HTTP would refuse: a key that isn't
     known, or a value of another kind; its place is named as HTTP names it."""
     kind: Any = message.DESCRIPTOR  # of two types, by what protobuf runs on
@@ -40,10 +40,10 @@ def fill(message: Filled, body: dict[str, Json]) -> Filled:
         raise UnfitRequest("request", f"found {reason}, expected what gRPC can carry") from None
 
 
-def page_of(message: Message) -> dict[str, Json]:
+def json_of(message: Message) -> JsonObject:
     """A message as JSON; its keys in order of the alphabet, as protobuf's maps keep none."""
-    page: dict[str, Json] = _ordered(json_format.MessageToDict(message))
-    return page
+    found: JsonObject = _ordered(json_format.MessageToDict(message))
+    return found
 
 
 def _ordered(value: Json) -> Json:

@@ -5,17 +5,16 @@ from contextlib import closing
 from typing import Any, Unpack
 
 from clients.errors import ServerError
-from clients.grpc.proto_json import fill, page_of
+from clients.grpc.proto_json import fill, json_of
 from clients.options import SweepOptions, sweep_body
 from clients.sweep_results import (
     Sweep,
     SweepPoint,
     SweepPoints,
     read_event,
-    read_sweep,
-    read_sweeps,
 )
 from serve.wire import torsor_pb2 as pb
+from serve.wire.codec import from_json
 
 Item = SweepPoint | Sweep
 
@@ -39,9 +38,9 @@ class GrpcSweeps:
         return _sweep(self._ask(self._stub.StartSweep, fill(pb.SweepRequest(), body)))
 
     def list(self) -> tuple[Sweep, ...]:
-        """All of them, the newest first."""
+        """The sweeps that the key may see, the newest first."""
         reply: pb.ListSweepsReply = self._ask(self._stub.ListSweeps, pb.ListSweepsRequest())
-        return read_sweeps({"sweeps": [page_of(s) for s in reply.sweeps]})
+        return tuple(from_json(Sweep, json_of(sweep)) for sweep in reply.sweeps)
 
     def get(self, id: str) -> Sweep:
         """One of them."""
@@ -74,9 +73,9 @@ class GrpcSweeps:
 
 
 def _sweep(reply: pb.SweepReply) -> Sweep:
-    return read_sweep(page_of(reply.sweep))
+    return from_json(Sweep, json_of(reply.sweep))
 
 
 def _item(event: pb.SweepEvent) -> Item:
     which = "sweep" if event.HasField("sweep") else "point"
-    return read_event({which: page_of(getattr(event, which))})[0]
+    return read_event({which: json_of(getattr(event, which))})[0]

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from clients.errors import ServerError
+from serve.wire.codec import Json, JsonObject
 
-Json = Any
 ALIGNMENT = 8  # bytes
 TYPES = {"I64": "q", "F32": "f"}  # safetensors' name: that of the module struct
 
 
-def trials_file(trials: dict[str, Json], task: dict[str, Json]) -> bytes:
+def trials_file(trials: JsonObject, task: JsonObject) -> bytes:
     """The file of `inputs`, `targets` and perhaps `mask`; `ServerError` for what is no number.
 
     `task` says which of them are whole numbers, as `GET /v1/models` has it.

@@ -9,14 +9,14 @@ from urllib.parse import quote
 from clients import answers, options
 from clients.errors import ServerError, TorsorError, UnexpectedAnswer
 from clients.http.events import MALFORMED, error_of
-from clients.query_results import CompareResult, TrialsResult, read_compare, read_trials
+from clients.query_results import CompareResult, TrialsResult
 from clients.results import (
     Completion,
-    Json,
     ModelInfo,
     ScoreResult,
     Structure,
 )
+from serve.wire.codec import Json, from_json
 
 Answer = TypeVar("Answer")
 
@@ -44,12 +44,12 @@ class StreamCall:
 
 def models() -> Call[tuple[ModelInfo, ...]]:
     """The models that the server holds."""
-    return Call("GET", "v1/models", answers.read_models)
+    return Call("GET", "v1/models", _models)
 
 
 def structure(model: str) -> Call[Structure]:
-    """What can be ablated in a model."""
-    return Call("GET", f"v1/models/{quote(model, safe='')}/structure", answers.read_structure)
+    """The targets and symmetries of a model."""
+    return Call("GET", f"v1/models/{quote(model, safe='')}/structure", _reads(Structure))
 
 
 def complete(prompt: str, given: options.GenerateOptions) -> Call[Completion]:
@@ -75,18 +75,18 @@ def generate_pair(
 
 def load(folder: str) -> Call[ModelInfo]:
     """A bundle's folder on the server's machine, to be served."""
-    return Call("POST", "management/models", answers.read_model, _content({"folder": folder}))
+    return Call("POST", "management/models", _reads(ModelInfo), _content({"folder": folder}))
 
 
 def reload(model: str) -> Call[ModelInfo]:
     """A served model, to be read again."""
     path = f"management/models/{quote(model, safe='')}/reload"
-    return Call("POST", path, answers.read_model)
+    return Call("POST", path, _reads(ModelInfo))
 
 
 def unload(model: str) -> Call[None]:
     """A model, to be served no more."""
-    return Call("DELETE", f"management/models/{quote(model, safe='')}", lambda page: None)
+    return Call("DELETE", f"management/models/{quote(model, safe='')}", lambda answer: None)
 
 
 def score(
@@ -94,15 +94,15 @@ def score(
 ) -> Call[ScoreResult]:
     """Bits per character of a text."""
     body = options.score_body(text, ablation, given)
-    return Call("POST", "v1/ablations/score", answers.read_score, _content(body))
+    return Call("POST", "v1/ablations/score", _reads(ScoreResult), _content(body))
 
 
 def compare(
     prompt: str, ablations: list[options.Ablation], given: options.CompareOptions
 ) -> Call[CompareResult]:
-    """What comes next after a prompt."""
+    """Distributions of the next character after a prompt."""
     body = options.compare_body(prompt, ablations, given)
-    return Call("POST", "v1/ablations/compare", read_compare, _content(body))
+    return Call("POST", "v1/ablations/compare", _reads(CompareResult), _content(body))
 
 
 def trials(
@@ -110,9 +110,9 @@ def trials(
     uploaded: options.Uploaded | None,
     given: options.TrialsOptions,
 ) -> Call[TrialsResult]:
-    """How well a model of a task does."""
+    """Scores of a task model on trials."""
     body = options.trials_body(ablation, uploaded, given)
-    return Call("POST", "v1/ablations/trials", read_trials, _content(body))
+    return Call("POST", "v1/ablations/trials", _reads(TrialsResult), _content(body))
 
 
 def first_model(held: tuple[ModelInfo, ...]) -> str:
@@ -140,6 +140,14 @@ def read_error(
         return error_of(json.loads(content), float(seconds) if seconds.isdigit() else None)
     except MALFORMED:
         return UnexpectedAnswer(address, f"HTTP {status} with the body {content[:80]!r}")
+
+
+def _models(answer: Json) -> tuple[ModelInfo, ...]:
+    return tuple(from_json(ModelInfo, model) for model in answer["data"])
+
+
+def _reads(kind: type[Answer]) -> Callable[[Json], Answer]:
+    return lambda answer: from_json(kind, answer)
 
 
 def _content(body: dict[str, Any]) -> bytes:

@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from clients.errors import ServerError, StreamBroken, TorsorError, UnexpectedAnswer
-from clients.results import Json
+from serve.wire.codec import Json, from_json
+from serve.wire.responses import Failure
 
-# What reading a page of another shape than ours raises
+# What reading JSON of another shape than ours raises
 MALFORMED = (KeyError, TypeError, ValueError, IndexError, AttributeError)
 
 
@@ -52,15 +53,15 @@ class EventStream:
             self._done = True
             return []
         try:
-            page = json.loads(event)
-            if "error" in page:
-                raise error_of(page)
-            return self._read(page)
+            told = json.loads(event)
+            if "error" in told:
+                raise error_of(told)
+            return self._read(told)
         except MALFORMED as error:
             raise UnexpectedAnswer(self._address, f"the event {event[:80]!r}") from error
 
 
-def error_of(page: Json, retry_after_s: float | None = None) -> TorsorError:
+def error_of(told: Json, retry_after_s: float | None = None) -> TorsorError:
     """The error that an `{"error": {...}}` object holds."""
-    error = page["error"]
-    return ServerError(error["code"], error["message"], error.get("param"), retry_after_s)
+    error = from_json(Failure, told).error
+    return ServerError(error.code, error.message, error.param, retry_after_s)

@@ -20,10 +20,8 @@ from clients.sweep_results import (
     SweepPoint,
     SweepPoints,
     read_event,
-    read_points,
-    read_sweep,
-    read_sweeps,
 )
+from serve.wire.codec import from_json
 
 Item = SweepPoint | Sweep
 
@@ -44,13 +42,13 @@ class HttpSweeps:
         return sweep
 
     def list(self) -> tuple[Sweep, ...]:
-        """All of them, the newest first."""
-        sweeps: tuple[Sweep, ...] = self._ask(Call("GET", "v1/sweeps", read_sweeps))
+        """The sweeps that the key may see, the newest first."""
+        sweeps: tuple[Sweep, ...] = self._ask(Call("GET", "v1/sweeps", _sweeps))
         return sweeps
 
     def get(self, id: str) -> Sweep:
         """One of them."""
-        sweep: Sweep = self._ask(Call("GET", _path(id), read_sweep))
+        sweep: Sweep = self._ask(Call("GET", _path(id), _sweep))
         return sweep
 
     def watch(self, id: str, start: int = 0) -> Generator[Item, None, None]:
@@ -60,14 +58,14 @@ class HttpSweeps:
     def points(self, id: str) -> SweepPoints:
         """The points that are done, without waiting for more."""
         found, start = list[SweepPoint](), 0
-        while page := self._ask(_points(id, start))[0]:
-            found += page
-            start = page[-1].index + 1
+        while more := self._ask(_points(id, start)):
+            found += more
+            start = more[-1].index + 1
         return SweepPoints(found)
 
     def cancel(self, id: str) -> Sweep:
         """End a sweep, whose points stay; one that has ended is forgotten: `deleted` says so."""
-        sweep: Sweep = self._ask(Call("DELETE", _path(id), read_sweep))
+        sweep: Sweep = self._ask(Call("DELETE", _path(id), _sweep))
         return sweep
 
 
@@ -87,13 +85,13 @@ class AsyncHttpSweeps:
         return sweep
 
     async def list(self) -> tuple[Sweep, ...]:
-        """All of them, the newest first."""
-        sweeps: tuple[Sweep, ...] = await self._ask(Call("GET", "v1/sweeps", read_sweeps))
+        """The sweeps that the key may see, the newest first."""
+        sweeps: tuple[Sweep, ...] = await self._ask(Call("GET", "v1/sweeps", _sweeps))
         return sweeps
 
     async def get(self, id: str) -> Sweep:
         """One of them."""
-        sweep: Sweep = await self._ask(Call("GET", _path(id), read_sweep))
+        sweep: Sweep = await self._ask(Call("GET", _path(id), _sweep))
         return sweep
 
     def watch(self, id: str, start: int = 0) -> AsyncGenerator[Item, None]:
@@ -103,28 +101,40 @@ class AsyncHttpSweeps:
     async def points(self, id: str) -> SweepPoints:
         """The points that are done, without waiting for more."""
         found, start = [], 0
-        while page := (await self._ask(_points(id, start)))[0]:
-            found += page
-            start = page[-1].index + 1
+        while more := await self._ask(_points(id, start)):
+            found += more
+            start = more[-1].index + 1
         return SweepPoints(found)
 
     async def cancel(self, id: str) -> Sweep:
         """End a sweep, whose points stay; one that has ended is forgotten: `deleted` says so."""
-        sweep: Sweep = await self._ask(Call("DELETE", _path(id), read_sweep))
+        sweep: Sweep = await self._ask(Call("DELETE", _path(id), _sweep))
         return sweep
 
 
 def _start(options: SweepOptions) -> Call[Sweep]:
     body = json.dumps(sweep_body(options), separators=(",", ":"), allow_nan=False)
-    return Call("POST", "v1/sweeps", read_sweep, body.encode())
+    return Call("POST", "v1/sweeps", _sweep, body.encode())
 
 
-def _points(id: str, start: int) -> Call[Any]:
-    return Call("GET", f"{_path(id)}/points?start={start}", read_points)
+def _points(id: str, start: int) -> Call[list[SweepPoint]]:
+    return Call("GET", f"{_path(id)}/points?start={start}", _points_of)
 
 
 def _events(id: str, start: int) -> StreamCall:
     return StreamCall(f"{_path(id)}/events?start={start}", None, read_event, "GET")
+
+
+def _sweep(answer: Any) -> Sweep:
+    return from_json(Sweep, answer)
+
+
+def _sweeps(answer: Any) -> tuple[Sweep, ...]:
+    return tuple(map(_sweep, answer["sweeps"]))
+
+
+def _points_of(answer: Any) -> list[SweepPoint]:
+    return [from_json(SweepPoint, point) for point in answer["points"]]
 
 
 def _path(id: str) -> str:

@@ -68,6 +68,6 @@ def _panel(target: Target, spectrum: Spectrum) -> Iterable[str]:
 
 def _told(target: Target, spectrum: Spectrum) -> tuple[str, str]:
     """The lines below a panel."""
-    masses = ", ".join(f"{name} {mass:.3g}" for name, mass in spectrum.masses.items())
+    masses = ", ".join(f"{part} {spectrum.masses[part]:.3g}" for part in ("RR", "C→R", "CC"))
     sizes = f"n_R {spectrum.n_R}, n_C {spectrum.n_C}, radius {spectrum.rho:.4g}"
     return f"{target.name}: {sizes}", f"mass of couplings: {masses}"

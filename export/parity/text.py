@@ -239,6 +239,7 @@ def runtime(graph: Path, library: Library | None = None) -> Evaluate:
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     if library is not None:
         options.register_custom_ops_library(str(library.path))
+    onnxruntime.disable_telemetry_events()
     session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     return lambda feeds: dict(zip(names, session.run(None, feeds), strict=True))

@@ -8,7 +8,6 @@ weights before the first edit, ΔW what they have become after the last one, les
 depend on how an ablation is cut into edits. A symmetry names the weights that it moves.
 """
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,9 +20,12 @@ from serve.ablation import schur, symmetry
 from serve.ablation.ablation import Ablation, AblationError, Edit
 from serve.ablation.ops import Outcome, Part, operate, ordered
 from serve.ablation.parse import ALPHA, find_target, ops_of
-from serve.ablation.schur import Floats, Spectrum, frobenius
-from serve.manifest.page import Manifest, Target
+from serve.ablation.schur import Floats, frobenius
+from serve.manifest.page import Manifest, Symmetry, Target
 from serve.manifest.values import Json
+from serve.wire import responses
+from serve.wire.codec import to_json
+from serve.wire.responses import Spectrum, Structure
 
 ROUNDING = 8  # machine epsilons; weights that were computed have errors of some
 
@@ -79,45 +81,51 @@ def removed_json(removed: Removed) -> dict[str, Json]:
         "mass": removed.mass,
         "norm": removed.norm,
     }
-    page |= spectrum_json(removed.spectrum) if removed.spectrum else {}
+    page |= to_json(removed.spectrum) if removed.spectrum else {}
     return page | removed.detail | {"warnings": list(removed.warnings)}
 
 
-def structure(manifest: Manifest, weights: Weights) -> list[dict[str, Json]]:
+def structure(manifest: Manifest, weights: Weights) -> Structure:
     """Per target what may be edited; for square ones also the spectrum and ‖N_x‖_F / ‖T‖_F.
 
     Raises `AblationError` for weights that aren't as the manifest says.
     """
-    pages = []
-    for target in manifest.targets:
-        where = f"targets.{target.name}"
-        part = view(weights, target, where).astype(np.float64)
-        page = {key: getattr(target, key) for key in ("name", "weight", "meaning")}
-        page |= {"shape": list(target.shape), "ops": ops_of(target), "norm": frobenius(part)}
-        if "schur" in page["ops"]:
-            page |= spectrum_json(schur.spectrum(ordered(part, where), ALPHA))
-        pages.append(page)
-    return pages
+    return Structure(
+        model=manifest.name,
+        targets=tuple(_describe(target, weights) for target in manifest.targets),
+        symmetries=tuple(map(_describe_symmetry, manifest.symmetries)),
+    )
+
+
+def _describe(target: Target, weights: Weights) -> responses.Target:
+    where, ops = f"targets.{target.name}", tuple(ops_of(target))
+    part = view(weights, target, where).astype(np.float64)
+    split = schur.spectrum(ordered(part, where), ALPHA) if "schur" in ops else None
+    return responses.Target(
+        name=target.name,
+        weight=target.weight,
+        meaning=target.meaning,
+        shape=tuple(target.shape),
+        ops=ops,
+        norm=frobenius(part),
+        spectrum=split,
+    )
+
+
+def _describe_symmetry(found: Symmetry) -> responses.Symmetry:
+    return responses.Symmetry(
+        name=found.name,
+        group=found.group,
+        size=found.size,
+        meaning=found.meaning,
+        weights=tuple(dict.fromkeys(action.weight for action in found.actions)),
+    )
 
 
 def decompose(weights: Weights, target: Target) -> None:
     """Have the Schur form of a target at hand, so that nobody waits for it; `AblationError`."""
     where = f"targets.{target.name}"
     ordered(view(weights, target, where).astype(np.float64), where)
-
-
-def symmetries(manifest: Manifest) -> list[dict[str, Json]]:
-    """Per symmetry its name, which edits call `kind`, what it is, and the weights that it moves."""
-    return [
-        {
-            "name": found.name,
-            "group": found.group,
-            "size": found.size,
-            "meaning": found.meaning,
-            "weights": list(dict.fromkeys(action.weight for action in found.actions)),
-        }
-        for found in manifest.symmetries
-    ]
 
 
 def view(weights: Weights, target: Target, where: str) -> Array:
@@ -155,12 +163,6 @@ def _named(ablation: Ablation, weights: Weights, manifest: Manifest) -> dict[str
             named.setdefault(target.weight, np.zeros(weight.shape, bool))
             named[target.weight][_slices(target, weight)] = True
     return named
-
-
-def spectrum_json(spectrum: Spectrum) -> dict[str, Json]:
-    """A spectrum as JSON."""
-    page = {k: list(v) if type(v) is tuple else v for k, v in dataclasses.asdict(spectrum).items()}
-    return page | {"eigenvalues": [[value.real, value.imag] for value in spectrum.eigenvalues]}
 
 
 def _apply_to_target(

@@ -28,9 +28,10 @@ from numpy.typing import NDArray
 
 from serve.ablation import schur
 from serve.ablation.ablation import AblationError, Edit
-from serve.ablation.schur import Floats, Schur, Spectrum, frobenius
+from serve.ablation.schur import Floats, Schur, frobenius
 from serve.lru_cache import LruCache
 from serve.manifest.values import Json
+from serve.wire.responses import Spectrum
 
 Generator = np.random.Generator
 

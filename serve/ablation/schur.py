@@ -18,6 +18,8 @@ import numpy as np
 import scipy  # its parts are loaded when they are first used: see serve.ablation.algebra
 from numpy.typing import NDArray
 
+from serve.wire.responses import Spectrum
+
 Floats = NDArray[np.float64]
 
 TIE = 1e-6  # relative; rounding an orthogonal matrix to float32 spreads its moduli by some 1e-7
@@ -61,21 +63,6 @@ class Schur:
     def rho(self) -> float:
         """The spectral radius max |lambda|."""
         return max(block.modulus for block in self.blocks)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spectrum:
-    """The summary of a Schur form split at alpha."""
-
-    alpha: float
-    n_R: int
-    n_C: int
-    rho: float
-    eigenvalues: tuple[complex, ...]  # in row order
-    block_sizes: tuple[int, ...]
-    masses: dict[str, float]  # ||N_x||_F / ||T||_F of RR, C→R, CC
-    backward_error: float
-    warnings: tuple[str, ...]
 
 
 def ordered_schur(W: NDArray[Any]) -> Schur:

@@ -53,3 +53,12 @@ def bento_arguments(options: argparse.Namespace) -> list[str]:
         *(("--ssl-certfile", str(options.tls_cert.resolve())) if options.tls_cert else ()),
         *(("--ssl-keyfile", str(options.tls_key.resolve())) if options.tls_key else ()),
     ]
+
+
+def require_http_tls(cert: str) -> None:
+    """`ValueError` where gRPC would have TLS, and HTTP, which is BentoML's, would be plain."""
+    if cert and "serve" in sys.argv and not any(a.startswith("--ssl-certfile") for a in sys.argv):
+        raise ValueError(
+            "TORSOR_TLS_CERT: found it without --ssl-certfile, so HTTP would be in plain text; add "
+            "--ssl-certfile and --ssl-keyfile to bentoml serve, or use torsor serve"
+        )

@@ -1,9 +1,8 @@
 """Endpoints of BentoML's own clients: text as it is written, and scores.
 
-JSON is answered by routes of ours, for BentoML would check a long body on the event loop; forms go
-to the service's methods. Either way the answer is a response of our own, which BentoML hands on as
-it is: it swallows a generator's exception after the first chunk, and the client would see a whole
-text where now the connection breaks.
+They are routes of ours: BentoML would check a long body on the event loop, answer a broken form
+with an error of its own, and swallow a generator's exception after the first chunk, so that the
+client would see a whole text where now the connection breaks.
 """
 
 from collections.abc import AsyncIterator
@@ -11,29 +10,26 @@ from collections.abc import AsyncIterator
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from serve.http_api.body import parse_body, read_body
 from serve.http_api.disconnect import cancel_on_disconnect
+from serve.http_api.form import read_form_or_json
 from serve.http_api.responses import json_response
 from serve.http_api.routes import ModelsOf, Route
 from serve.models import Models
 from serve.queries import score as scoring
 from serve.queries.generate import Generation, open_generation
-from serve.wire import query_responses as query_pages
+from serve.wire.query_responses import ScoreResult
 from serve.wire.requests import ScoreRequest, TextRequest
-
-EMPTY_BODY = b"{}"  # BentoML takes a missing body for {}
 
 
 async def generate(models_of: ModelsOf, http: Request) -> Response:
     """Text as it is written."""
-    content = await read_body(http) or EMPTY_BODY
-    return await text_stream(models_of(), http, await parse_body(content, TextRequest))
+    return await text_stream(models_of(), http, await read_form_or_json(http, TextRequest))
 
 
 async def score_text(models_of: ModelsOf, http: Request) -> Response:
     """Bits per character of a text."""
-    content = await read_body(http) or EMPTY_BODY
-    return await score_page(models_of(), http, await parse_body(content, ScoreRequest))
+    request = await read_form_or_json(http, ScoreRequest)
+    return await score_response(models_of(), http, request)
 
 
 async def text_stream(models: Models, http: Request, request: TextRequest) -> Response:
@@ -48,7 +44,7 @@ async def text_stream(models: Models, http: Request, request: TextRequest) -> Re
     return StreamingResponse(_after(first, texts), media_type="text/plain")
 
 
-async def score_page(models: Models, http: Request, request: ScoreRequest) -> Response:
+async def score_response(models: Models, http: Request, request: ScoreRequest) -> Response:
     """The score of a text."""
     return await json_response(await cancel_on_disconnect(http, scoring.score(models, request)))
 
@@ -84,7 +80,7 @@ ROUTES = (
     Route(
         *("POST", "/score", score_text),
         asks=ScoreRequest,
-        answers=query_pages.ScorePage,
+        answers=ScoreResult,
         summary=f"{FORM}{ScoreRequest.__doc__}",
         takes_forms=True,
     ),

@@ -2,7 +2,7 @@
 
 | patch            | pinned         | the behaviour                                               |
 |------------------|----------------|-------------------------------------------------------------|
-| decline_upgrades | uvicorn 0.54   | the body of a request that offers HTTP/2 or a WebSocket, as |
+| DecliningProtocol| uvicorn 0.54   | the body of a request that offers HTTP/2 or a WebSocket, as |
 |                  |                | all of Java's do, is lost: httptools ends it with its head  |
 | leave_out_timers | bentoml 1.4.40 | the timer of a request's limit isn't stopped once it is     |
 |                  |                | answered, and holds the request's context and trace for     |
@@ -18,7 +18,6 @@ import sys
 import httptools
 from bentoml._internal.server.http import traffic
 from starlette.types import Receive, Scope, Send
-from uvicorn import config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 OFFER = (b"upgrade", b"http2-settings")
@@ -88,11 +87,6 @@ class _AfterHead:
 
     def on_message_complete(self) -> None:
         self._protocol.on_message_complete()
-
-
-def decline_upgrades() -> None:
-    """To be called before the web server starts."""
-    config.HTTP_PROTOCOLS["auto"] = f"{__name__}:{DecliningProtocol.__name__}"
 
 
 def _without_offer(name: bytes, value: bytes) -> bytes:

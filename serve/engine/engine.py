@@ -26,7 +26,7 @@ from serve.engine.runner import BatchRunner
 from serve.engine.scheduling import AdmissionQueue, Scheduler
 from serve.engine.stream import Life, Stream
 from serve.runtime.bundle import Bundle
-from serve.wire.errors import RequestError
+from serve.wire.errors import RequestError, shutting_down
 
 log = logging.getLogger("torsor")
 
@@ -112,7 +112,7 @@ class Engine:
                     "unavailable", "the engine has failed and starts anew; try again"
                 )
             if self._draining:
-                raise RequestError("unavailable", "the server is shutting down; try another one")
+                raise shutting_down()
             served = self._tables.keys() - self._retired
             if not served.issuperset(stream.bundle for stream in streams):
                 raise RequestError("not_found", "model: it has just been unloaded", "model")

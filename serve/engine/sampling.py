@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from serve.wire.errors import invalid
 
 FORBIDDEN = -100.0  # the logit bias that OpenAI's clients use to forbid a character
-SEED_BITS = 63
+SEED_BITS = 53  # of those that are drawn here: many readers of JSON have doubles only
 UNIFORM_BITS = 23  # with more, u · total could round up to total and pass the last character
 BLOCK = 1024  # uniforms made at once, which costs little more than one; a multiple of Philox's 4
 

@@ -89,7 +89,7 @@ def require_small(content: bytes) -> None:
 
 
 async def parse_message(content: bytes, parse: Parse, method: str) -> Any:
-    """What a call asks; `RequestError` if that is too much, or no message.
+    """The request message of a call; `RequestError` if it is too large, or no message.
 
     What isn't small is looked at before it is parsed, both off the event loop.
     """
@@ -110,7 +110,7 @@ def _parsed(content: bytes, parse: Parse, method: str) -> Any:
 
 
 def _asked_kind(method: str) -> Descriptor:
-    """What a method asks, of "/package.Service/Method"."""
+    """The request type of a method, "/package.Service/Method"."""
     _, service, name = method.split("/")
     found: Descriptor = (
         descriptor_pool.Default().FindServiceByName(service).methods_by_name[name].input_type
@@ -180,7 +180,7 @@ _FIXED = {FIXED64: 8, FIXED32: 4, 3: 0, 4: 0, 6: 0, 7: 0}  # bytes; 6 and 7 don'
 
 @functools.cache
 def _messages_of(kind: Descriptor) -> Mapping[int, Descriptor]:
-    """By their numbers the fields that hold messages, entries of maps included."""
+    """The fields that hold messages, by their numbers; entries of maps included."""
     return {f.number: f.message_type for f in kind.fields if f.message_type is not None}
 
 

@@ -18,6 +18,7 @@ from serve.wire import torsor_pb2_grpc as rpc
 from serve.wire.limits import MAX_MESSAGE_BYTES
 
 SERVICE = "torsor.v1.Torsor"
+PING_INTERVAL_MS = 500  # between a client's pings without data; faster ones end the connection
 AddService = Callable[[grpc.aio.Server, Models], str]  # adds a service, and gives its name
 
 
@@ -39,6 +40,9 @@ async def start_grpc_server(
         options=[
             ("grpc.so_reuseport", 0),  # a second server on the port must fail, not share it
             ("grpc.max_receive_message_length", 2 * MAX_MESSAGE_BYTES),  # the interceptor says why
+            # Meshes, Go's and Java's clients ping while they wait: for a long prompt, or at rest
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.min_ping_interval_without_data_ms", PING_INTERVAL_MS),
         ],
     )
     rpc.add_TorsorServicer_to_server(  # type: ignore[no-untyped-call]

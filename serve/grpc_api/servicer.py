@@ -5,14 +5,13 @@ serve/wire/torsor.proto is the contract.
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
 import grpc
 from google.protobuf.message import Message
 from google.protobuf.struct_pb2 import Struct
 
-from serve.ablation.apply import symmetries
 from serve.grpc_api.interceptor import SMALL_MESSAGE, abort
 from serve.grpc_api.structs import make_struct, read_struct
 from serve.models import Models
@@ -23,9 +22,11 @@ from serve.queries.score import score
 from serve.queries.trials import answer_trials
 from serve.wire import torsor_pb2 as pb
 from serve.wire import torsor_pb2_grpc as rpc
-from serve.wire.errors import RequestError, invalid
+from serve.wire.codec import shallow, to_json
+from serve.wire.errors import RequestError, invalid, server_failed
 from serve.wire.limits import MAX_JSON_PARTS, all_limits
 from serve.wire.queries import CompareRequest, TrialsRequest
+from serve.wire.query_responses import ScoreResult
 from serve.wire.requests import GenerateRequest, PairRequest, ScoreRequest, parse_request
 from serve.wire.requests import Request as Asked
 
@@ -42,22 +43,23 @@ class TorsorServicer(rpc.TorsorServicer):
         self._models = models
 
     async def Models(self, request: pb.ModelsRequest, context: Context) -> pb.ModelsReply:
-        """All models."""
+        """The served models."""
         del request, context
         limits = {"limits": all_limits(asdict(self._models.engine.limits))}
-        pages = [self._models.describe(b) | limits for b in self._models.bundles.values()]
-        models = [pb.Model(id=page["id"], details=await make_struct(page)) for page in pages]
-        return pb.ModelsReply(models=models)
+        held = [self._models.describe(bundle) for bundle in self._models.bundles.values()]
+        details = [await make_struct(shallow(model) | limits) for model in held]
+        pairs = zip(held, details, strict=True)
+        return pb.ModelsReply(models=[pb.Model(id=m.id, details=told) for m, told in pairs])
 
     async def Structure(self, request: pb.StructureRequest, context: Context) -> pb.StructureReply:
-        """What can be ablated."""
+        """The targets and symmetries of a model."""
 
         async def answer() -> pb.StructureReply:
             bundle = self._models.bundle(fields_of(request).get("model"))
-            targets = await self._models.structure(bundle)
-            moved = [await make_struct(page) for page in symmetries(bundle.manifest)]
-            pages = [await make_struct(target) for target in targets]
-            return pb.StructureReply(model=bundle.name, targets=pages, symmetries=moved)
+            found = await self._models.structure(bundle)
+            moved = [await make_struct(symmetry) for symmetry in found.symmetries]
+            targets = [await make_struct(target) for target in found.targets]
+            return pb.StructureReply(model=found.model, targets=targets, symmetries=moved)
 
         return await or_abort(context, answer)
 
@@ -65,31 +67,30 @@ class TorsorServicer(rpc.TorsorServicer):
         """Bits per character of a text."""
 
         async def answer() -> pb.ScoreReply:
-            page = await score(self._models, await read_asked(ScoreRequest, request))
-            report = page["ablation"]
-            ablation = None if report is None else await make_struct(report)
-            return score_reply(page, ablation)
+            found = await score(self._models, await read_asked(ScoreRequest, request))
+            report = found.ablation
+            return score_reply(found, None if report is None else await make_struct(report))
 
         return await or_abort(context, answer)
 
     async def Compare(self, request: pb.CompareRequest, context: Context) -> pb.CompareReply:
-        """What comes next after a prompt."""
+        """Distributions of the next character."""
 
         async def answer() -> pb.CompareReply:
-            page = await compare(self._models, await read_asked(CompareRequest, request))
-            return pb.CompareReply(page=await make_struct(page))
+            found = await compare(self._models, await read_asked(CompareRequest, request))
+            return pb.CompareReply(page=await make_struct(found))
 
         return await or_abort(context, answer)
 
     async def Trials(self, request: pb.TrialsRequest, context: Context) -> pb.TrialsReply:
-        """How well a model of a task does."""
+        """Scores of a task model on trials."""
 
         async def answer() -> pb.TrialsReply:
             content = request.trials if request.HasField("trials") else None
             request.ClearField("trials")
             asked = await read_asked(TrialsRequest, request)
-            page = await answer_trials(self._models, asked, content)
-            return pb.TrialsReply(page=await make_struct(page))
+            found = await answer_trials(self._models, asked, content)
+            return pb.TrialsReply(page=await make_struct(found))
 
         return await or_abort(context, answer)
 
@@ -157,31 +158,17 @@ async def summary_of(generation: Generation, paired: bool) -> pb.Summary:
     report = generation.variant.report
     return pb.Summary(
         model=generation.bundle.name,
-        usage=usage_of(generation),
+        usage=pb.Usage(**asdict(generation.usage)),
         ablation=None if report is None else await make_struct(report),
         first_difference=generation.first_difference if paired else None,
     )
 
 
-def usage_of(generation: Generation) -> pb.Usage:
-    """The characters of a call."""
-    usage = dict(generation.usage)
-    details = usage.pop("prompt_tokens_details")
-    return pb.Usage(**usage, cached_tokens=details["cached_tokens"])
-
-
-def score_reply(page: dict[str, Any], ablation: Struct | None) -> pb.ScoreReply:
+def score_reply(found: ScoreResult, ablation: Struct | None) -> pb.ScoreReply:
     """A score on this wire."""
-    return pb.ScoreReply(
-        model=page["model"],
-        num_characters=page["num_characters"],
-        baseline=pb.Score(**page["baseline"]),
-        ablated=pb.Score(**page["ablated"]) if page["ablated"] else None,
-        delta_bpc=page["delta_bpc"],
-        mean_kl=page["mean_kl"],
-        kl=page["kl"] or [],
-        ablation=ablation,
-    )
+    fields = to_json(replace(found, ablation=None)) | {"ablation": ablation}
+    scores = {n: pb.Score(**fields[n]) for n in ("baseline", "ablated") if fields[n]}
+    return pb.ScoreReply(**(fields | scores))
 
 
 async def or_abort(context: Context, work: Callable[[], Awaitable[Reply]]) -> Reply:
@@ -197,7 +184,7 @@ async def or_abort(context: Context, work: Callable[[], Awaitable[Reply]]) -> Re
 def unexpected() -> RequestError:
     """Our own mistake, logged; clients learn no more than that."""
     log.exception("a call failed")
-    return RequestError("internal", "the server failed; see its log")
+    return server_failed()
 
 
 def _character(character: Character) -> pb.Character:

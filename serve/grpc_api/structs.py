@@ -4,32 +4,37 @@ A Struct's numbers are doubles, and may be NaN or infinite, which JSON's can't.
 """
 
 import math
+from dataclasses import is_dataclass
 from typing import Any
 
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.struct_pb2 import Struct, Value
 
 from serve.offload import offload_if_large
+from serve.wire.codec import shallow, to_json
 from serve.wire.errors import invalid
 from serve.wire.preview import shown
 
 SHORT = 500  # values, which take about a millisecond
 
 
-async def make_struct(page: dict[str, Any]) -> Struct:
-    """The page as a Struct; a long one is made off the event loop."""
-    return await offload_if_large(SHORT - _room(page, SHORT), to_struct, page, small=SHORT - 1)
+async def make_struct(response: Any) -> Struct:
+    """A response, or other JSON, as a Struct; a long one is made off the event loop."""
+    size = SHORT - _room(response, SHORT)
+    return await offload_if_large(size, to_struct, response, small=SHORT - 1)
 
 
-def to_struct(page: dict[str, Any]) -> Struct:
-    """The page as a Struct."""
+def to_struct(response: Any) -> Struct:
+    """A response, or other JSON, as a Struct."""
     struct = Struct()
-    struct.update(page)
+    struct.update(to_json(response))
     return struct
 
 
 def _room(value: Any, room: int) -> int:
-    """What is left of room for so many values once these have taken theirs; at least 0."""
+    """The room for so many values, less those that a value holds; at least 0."""
+    if is_dataclass(value):
+        value = shallow(value)
     if isinstance(value, dict | list | tuple):
         for inner in value.values() if isinstance(value, dict) else value:
             if room <= 0:
@@ -45,8 +50,8 @@ def read_struct(struct: Struct, field: str) -> dict[str, Any]:
     """
     for key, value in struct.fields.items():
         _require_finite(value, f"{field}.{key}")
-    page: dict[str, Any] = MessageToDict(struct)
-    return page
+    found: dict[str, Any] = MessageToDict(struct)
+    return found
 
 
 def _require_finite(value: Value, place: str) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 
-from serve.ablation.apply import symmetries
 from serve.ablation.parse import ablation_schema
 from serve.gateway.request_log import current_key
 from serve.http_api.body import read_request
@@ -23,9 +22,9 @@ from serve.queries import compare as comparison
 from serve.queries import score as scoring
 from serve.queries.generate import open_generation
 from serve.queries.trials import answer_trials
-from serve.wire import query_responses as query_pages
-from serve.wire import responses as pages
+from serve.wire import query_responses, responses
 from serve.wire.limits import all_limits
+from serve.wire.no_op_fields import StreamOptions
 from serve.wire.queries import CompareRequest, TrialsRequest
 from serve.wire.requests import CompletionRequest, PairRequest, ScoreRequest
 
@@ -43,8 +42,8 @@ async def models(models_of: ModelsOf, http: Request) -> Response:
     """The served models."""
     del http
     served = models_of()
-    data = [served.describe(bundle) for bundle in served.bundles.values()]
-    return JSONResponse({"object": "list", "data": data})
+    data = tuple(served.describe(bundle) for bundle in served.bundles.values())
+    return await json_response(responses.Models(data=data))
 
 
 async def limits(models_of: ModelsOf, http: Request) -> Response:
@@ -52,22 +51,21 @@ async def limits(models_of: ModelsOf, http: Request) -> Response:
     del http
     key = current_key()
     found = all_limits(asdict(models_of().engine.limits))
-    return JSONResponse({"limits": found, "key": None if key is None else key.page()})
+    own = None if key is None else key.page()
+    return await json_response(responses.Limits(limits=found, key=own))
 
 
 async def model(models_of: ModelsOf, http: Request) -> Response:
     """One model."""
     served = models_of()
-    return JSONResponse(served.describe(served.bundle(http.path_params["model"])))
+    return await json_response(served.describe(served.bundle(http.path_params["model"])))
 
 
 async def structure(models_of: ModelsOf, http: Request) -> Response:
     """The targets and symmetries of a model, which edits may name."""
     served = models_of()
     bundle = served.bundle(http.path_params["model"])
-    targets = await served.structure(bundle)
-    known = symmetries(bundle.manifest)
-    return JSONResponse({"model": bundle.name, "targets": targets, "symmetries": known})
+    return await json_response(await served.structure(bundle))
 
 
 async def completions(models_of: ModelsOf, http: Request) -> Response:
@@ -75,10 +73,10 @@ async def completions(models_of: ModelsOf, http: Request) -> Response:
     request = await read_request(http, CompletionRequest)
     generation = await cancel_on_disconnect(http, open_generation(models_of(), request))
     if request.stream:
-        events = completion_events(generation, request.wants_usage)
+        events = completion_events(generation, request.stream_options or StreamOptions())
         return EventResponse(events, generation.close)
-    page = await cancel_on_disconnect(http, whole_completion(generation), generation.close)
-    return await json_response(page)
+    whole = whole_completion(generation)
+    return await json_response(await cancel_on_disconnect(http, whole, generation.close))
 
 
 async def generate(models_of: ModelsOf, http: Request) -> Response:
@@ -88,8 +86,8 @@ async def generate(models_of: ModelsOf, http: Request) -> Response:
     generation = await cancel_on_disconnect(http, work)
     if request.stream:
         return EventResponse(pair_events(generation), generation.close)
-    page = await cancel_on_disconnect(http, whole_pair(generation), generation.close)
-    return await json_response(page)
+    whole = whole_pair(generation)
+    return await json_response(await cancel_on_disconnect(http, whole, generation.close))
 
 
 async def score_text(models_of: ModelsOf, http: Request) -> Response:
@@ -121,36 +119,36 @@ async def trials(models_of: ModelsOf, http: Request) -> Response:
 
 ROUTES = (
     Route("GET", "/", playground, is_shown=False),
-    Route("GET", "/v1/models", models, answers=pages.ModelsPage),
-    Route("GET", "/v1/limits", limits, answers=pages.LimitsPage),
-    Route("GET", "/v1/models/{model}", model, answers=pages.ModelPage),
-    Route("GET", "/v1/models/{model}/structure", structure, answers=pages.StructurePage),
+    Route("GET", "/v1/models", models, answers=responses.Models),
+    Route("GET", "/v1/limits", limits, answers=responses.Limits),
+    Route("GET", "/v1/models/{model}", model, answers=responses.Model),
+    Route("GET", "/v1/models/{model}/structure", structure, answers=responses.Structure),
     Route(
         *("POST", "/v1/completions", completions),
         asks=CompletionRequest,
-        answers=pages.CompletionPage,
+        answers=responses.Completion,
         media=EVENTS,
     ),
     Route(
         *("POST", "/v1/ablations/generate", generate),
         asks=PairRequest,
-        answers=pages.PairPage,
+        answers=responses.Pair,
         media=EVENTS,
     ),
     Route(
         *("POST", "/v1/ablations/score", score_text),
         asks=ScoreRequest,
-        answers=query_pages.ScorePage,
+        answers=query_responses.ScoreResult,
     ),
-    Route("GET", "/v1/ablations/schema", schema, answers=query_pages.SchemaPage),
+    Route("GET", "/v1/ablations/schema", schema, answers=query_responses.AblationSchema),
     Route(
         *("POST", "/v1/ablations/compare", compare_next),
         asks=CompareRequest,
-        answers=query_pages.ComparePage,
+        answers=query_responses.Comparison,
     ),
     Route(
         *("POST", "/v1/ablations/trials", trials),
         asks=TrialsRequest,
-        answers=query_pages.TrialsPage,
+        answers=query_responses.TrialScores,
     ),
 )

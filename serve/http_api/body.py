@@ -18,6 +18,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.types import Message, Receive
 
+from serve.http_api.content_encoding import STEP, Unpacker
 from serve.offload import LARGE, offload_if_large
 from serve.wire.errors import RequestError, invalid
 from serve.wire.limits import (
@@ -63,10 +64,14 @@ def _parse(content: bytes, kind: type[Asked]) -> Asked:
 
 
 async def _read_body(http: Request) -> bytes:
-    content = bytearray()
+    unpacker, content = Unpacker(http.headers.get("content-encoding", "")), bytearray()
     async for chunk in http.stream():
-        content += chunk
-        require_small(len(content))
+        for part in unpacker.feed(chunk):
+            content += part
+            require_small(len(content))
+            if len(part) == STEP:
+                await asyncio.sleep(0)
+    unpacker.end()
     return bytes(content)
 
 

@@ -1,19 +1,20 @@
 """Probes: `GET /livez` says whether the process is whole, `GET /readyz` whether it takes requests.
 
+`GET /health` is the latter, under the name that vLLM's tools ask for.
+
 BentoML's own would only say that there is a process.
 """
 
-from typing import Any
-
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
+from serve.http_api.responses import json_response
 from serve.http_api.routes import ModelsOf, Route
 from serve.models import Models
-from serve.wire import responses as pages
 from serve.wire.errors import RequestError
+from serve.wire.responses import Readiness
 
-UNREADY: dict[str, Any] = {"ready": False, "models": []}
+UNREADY = Readiness(ready=False)
 
 
 async def livez(models_of: ModelsOf, http: Request) -> Response:
@@ -21,7 +22,8 @@ async def livez(models_of: ModelsOf, http: Request) -> Response:
     del http
     models = _models(models_of)
     status = UNREADY if models is None else models.readiness()
-    return JSONResponse(status, 200 if models is not None and models.engine.alive else 503)
+    alive = models is not None and models.engine.alive
+    return await json_response(status, 200 if alive else 503)
 
 
 async def readyz(models_of: ModelsOf, http: Request) -> Response:
@@ -29,7 +31,7 @@ async def readyz(models_of: ModelsOf, http: Request) -> Response:
     del http
     models = _models(models_of)
     status = UNREADY if models is None else models.readiness()
-    return JSONResponse(status, 200 if status["ready"] else 503)
+    return await json_response(status, 200 if status.ready else 503)
 
 
 def _models(models_of: ModelsOf) -> Models | None:
@@ -42,8 +44,7 @@ def _models(models_of: ModelsOf) -> Models | None:
 ABOUT = "What runs."
 LIVE, READY = "Whether the process is whole", "Whether it takes requests"
 ROUTES = (
-    Route("GET", "/livez", livez, answers=pages.ReadinessPage, summary=LIVE, about=ABOUT),
-    Route("HEAD", "/livez", livez, is_shown=False),
-    Route("GET", "/readyz", readyz, answers=pages.ReadinessPage, summary=READY, about=ABOUT),
-    Route("HEAD", "/readyz", readyz, is_shown=False),
+    Route("GET", "/livez", livez, answers=Readiness, summary=LIVE, about=ABOUT),
+    Route("GET", "/readyz", readyz, answers=Readiness, summary=READY, about=ABOUT),
+    Route("GET", "/health", readyz, answers=Readiness, summary=READY, about=ABOUT),
 )

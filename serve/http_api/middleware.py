@@ -23,16 +23,16 @@ from serve.http_api.responses import error_response, missing_response
 from serve.http_api.routes import Dispatcher
 from serve.wire.errors import RequestError
 
-OPEN = ("/", "/livez", "/readyz", "/healthz", "/metrics", "/docs.json")  # need no key
+OPEN = ("/", "/livez", "/readyz", "/health", "/healthz", "/metrics", "/docs.json")  # need no key
 OPEN_FOLDER = "/static_content/"  # of BentoML's own page
-QUIET = ("/livez", "/readyz", "/healthz", "/metrics")  # asked every few seconds
+QUIET = ("/livez", "/readyz", "/health", "/healthz", "/metrics")  # asked every few seconds
 Headings = Mapping[str, str]
 
 
 class GatewayMiddleware:
     """ASGI middleware around BentoML's `app`; `own` routes are answered without it.
 
-    `around` may wrap them, such as to let in other origins.
+    `around` may wrap all of it, such as to let in other origins, before keys are asked for.
     """
 
     def __init__(
@@ -42,17 +42,19 @@ class GatewayMiddleware:
         own: Dispatcher,
         around: Callable[[ASGIApp], ASGIApp] = lambda app: app,
     ) -> None:
-        self._app, self._gateway, self._own, self._answer = app, gateway, own, around(own)
+        self._app, self._gateway, self._own = app, gateway, own
+        self._let_in = around(self._serve)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the request in, or answer why not."""
-        if scope["type"] != "http":
-            return await self._app(scope, receive, send)
+        await (self._let_in if scope["type"] == "http" else self._app)(scope, receive, send)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {name.decode("latin-1"): v.decode("latin-1") for name, v in scope["headers"]}
         path = scope["path"]
         method = f"{scope['method']} {path}"
         with self._gateway.open("http", method, headers, path in QUIET) as call:
-            is_own = self._own.takes(scope["method"], path, headers.get("content-type", ""))
+            is_own = self._own.takes(path)
             write_timeout = WriteTimeout(self._gateway.write_timeout_s)
             outgoing = Outgoing(call, scope, send, write_timeout)
             try:
@@ -60,7 +62,7 @@ class GatewayMiddleware:
                     if not is_own:  # our handlers look themselves
                         receive = bounded(receive, headers.get("content-length"))
                     with write_timeout:
-                        await (self._answer if is_own else self._app)(scope, receive, outgoing)
+                        await (self._own if is_own else self._app)(scope, receive, outgoing)
                     if write_timeout.has_cancelled:
                         call.error = "timeout"
             except RequestError as error:

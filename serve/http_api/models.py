@@ -15,10 +15,9 @@ One token is one character, or one byte, of the model's vocabulary.
 
 import logging
 from pathlib import Path
-from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from serve.gateway.request_log import current_request
 from serve.http_api.body import read_request
@@ -26,29 +25,28 @@ from serve.http_api.responses import json_response
 from serve.http_api.routes import ModelsOf, Route
 from serve.models import Models
 from serve.offload import offload_if_large
+from serve.queries.prompts import report_unknown
 from serve.runtime.bundle import Bundle
 from serve.runtime.vocabulary import Vocabulary
-from serve.wire import responses as pages
 from serve.wire.errors import RequestError
 from serve.wire.limits import MAX_TOKENS
 from serve.wire.requests import DetokenizeRequest, LoadRequest, TokenizeRequest
+from serve.wire.responses import Model, Prompt, Tokenizer, Tokens, Unloaded
 
 log = logging.getLogger("torsor")
-
-Json = dict[str, Any]
 
 
 async def load(models_of: ModelsOf, http: Request) -> Response:
     """Serve one more model, or another one under the name of one that is served."""
     require_manager()
     request = await read_request(http, LoadRequest)
-    return _loaded(models_of(), await models_of().load(Path(request.folder)))
+    return await _loaded(models_of(), await models_of().load(Path(request.folder)))
 
 
 async def reload(models_of: ModelsOf, http: Request) -> Response:
     """Read a served model's folder again."""
     require_manager()
-    return _loaded(models_of(), await models_of().reload(http.path_params["model"]))
+    return await _loaded(models_of(), await models_of().reload(http.path_params["model"]))
 
 
 async def unload(models_of: ModelsOf, http: Request) -> Response:
@@ -57,7 +55,7 @@ async def unload(models_of: ModelsOf, http: Request) -> Response:
     model = http.path_params["model"]
     models_of().unload(model)
     log.info("unloaded %s", model)
-    return JSONResponse({"id": model, "unloaded": True})
+    return await json_response(Unloaded(id=model, unloaded=True))
 
 
 def require_manager() -> None:
@@ -71,9 +69,9 @@ def require_manager() -> None:
         )
 
 
-def _loaded(models: Models, bundle: Bundle) -> Response:
+async def _loaded(models: Models, bundle: Bundle) -> Response:
     log.info("loaded %s", bundle.name)
-    return JSONResponse(models.describe(bundle))
+    return await json_response(models.describe(bundle))
 
 
 async def info(models_of: ModelsOf, http: Request) -> Response:
@@ -81,22 +79,20 @@ async def info(models_of: ModelsOf, http: Request) -> Response:
     del http
     models = models_of()
     bundle = models.text_bundle(None)
-    return JSONResponse(
-        {
-            "tokenizer_class": bundle.manifest.symbols,
-            "vocab_size": len(models.vocabularies[bundle.name]),
-            "model_max_length": MAX_TOKENS,
-            "bos_token": None,
-            "eos_token": None,
-            "pad_token": None,
-        }
+    tokenizer = Tokenizer(
+        tokenizer_class=bundle.manifest.symbols,
+        vocab_size=len(models.vocabularies[bundle.name]),
+        model_max_length=MAX_TOKENS,
     )
+    return await json_response(tokenizer)
 
 
 async def tokenize(models_of: ModelsOf, http: Request) -> Response:
     """The token ids of a text."""
     request = await read_request(http, TokenizeRequest)
-    vocabulary = models_of().vocabularies[models_of().text_bundle(request.model).name]
+    models = models_of()
+    request.unknown = request.unknown or models.unknown
+    vocabulary = models.vocabularies[models.text_bundle(request.model).name]
     size = len(request.prompt)
     return await json_response(await offload_if_large(size, _tokens, vocabulary, request))
 
@@ -106,30 +102,33 @@ async def detokenize(models_of: ModelsOf, http: Request) -> Response:
     request = await read_request(http, DetokenizeRequest)
     vocabulary = models_of().vocabularies[models_of().text_bundle(request.model).name]
     size = len(request.tokens)
-    text = await offload_if_large(size, _text, vocabulary, request.tokens)
-    return JSONResponse({"prompt": text})
+    return await json_response(await offload_if_large(size, _prompt, vocabulary, request.tokens))
 
 
-def _tokens(vocabulary: Vocabulary, request: TokenizeRequest) -> Json:
-    tokens = vocabulary.encode(request.prompt, "prompt", request.unknown).tolist()
-    return {
-        "count": len(tokens),
-        "max_model_len": MAX_TOKENS,
-        "tokens": tokens,
-        "token_strs": [vocabulary.names[i] for i in tokens] if request.return_token_strs else None,
-    }
+def _tokens(vocabulary: Vocabulary, request: TokenizeRequest) -> Tokens:
+    unknown = request.unknown or "error"
+    found, counts = vocabulary.encode_counted(request.prompt, "prompt", unknown)
+    tokens = tuple(found.tolist())
+    names = tuple(vocabulary.names[i] for i in tokens) if request.return_token_strs else None
+    return Tokens(
+        count=len(tokens),
+        max_model_len=MAX_TOKENS,
+        tokens=tokens,
+        token_strs=names,
+        unknown=report_unknown(unknown, [counts]),
+    )
 
 
-def _text(vocabulary: Vocabulary, tokens: list[int]) -> str:
-    return vocabulary.decode(vocabulary.check(tokens, "tokens"))
+def _prompt(vocabulary: Vocabulary, tokens: list[int]) -> Prompt:
+    return Prompt(prompt=vocabulary.decode(vocabulary.check(tokens, "tokens")))
 
 
 MANAGEMENT = "/management/models"
 ROUTES = (
-    Route("GET", "/tokenizer_info", info, answers=pages.TokenizerPage),
-    Route("POST", "/tokenize", tokenize, asks=TokenizeRequest, answers=pages.TokensPage),
-    Route("POST", "/detokenize", detokenize, asks=DetokenizeRequest, answers=pages.PromptPage),
-    Route("POST", MANAGEMENT, load, asks=LoadRequest, answers=pages.ModelPage),
-    Route("POST", f"{MANAGEMENT}/{{model}}/reload", reload, answers=pages.ModelPage),
-    Route("DELETE", f"{MANAGEMENT}/{{model}}", unload, answers=pages.UnloadedPage),
+    Route("GET", "/tokenizer_info", info, answers=Tokenizer),
+    Route("POST", "/tokenize", tokenize, asks=TokenizeRequest, answers=Tokens),
+    Route("POST", "/detokenize", detokenize, asks=DetokenizeRequest, answers=Prompt),
+    Route("POST", MANAGEMENT, load, asks=LoadRequest, answers=Model),
+    Route("POST", f"{MANAGEMENT}/{{model}}/reload", reload, answers=Model),
+    Route("DELETE", f"{MANAGEMENT}/{{model}}", unload, answers=Unloaded),
 )

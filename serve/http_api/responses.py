@@ -9,7 +9,8 @@ import json
 import logging
 import math
 import time
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterator, Mapping
+from dataclasses import is_dataclass
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
@@ -17,7 +18,9 @@ from starlette.responses import JSONResponse, Response
 
 from serve.gateway.request_log import note_error
 from serve.http_api.disconnect import ClientDisconnected
-from serve.wire.errors import RequestError
+from serve.wire.codec import shallow, to_json
+from serve.wire.errors import RequestError, server_failed
+from serve.wire.open_inference import InferenceFailure
 
 log = logging.getLogger("torsor")
 
@@ -43,7 +46,7 @@ def answer_to(error: Exception, http: Request) -> Response:
         case ClientDisconnected() | ClientDisconnect():
             return Response(status_code=CLIENT_GONE)
     log.error("%s %s failed", http.method, path, exc_info=error)
-    return error_response(RequestError("internal", "the server failed; see its log"), path)
+    return error_response(server_failed(), path)
 
 
 def error_response(error: RequestError, path: str = "") -> JSONResponse:
@@ -59,7 +62,10 @@ def error_response(error: RequestError, path: str = "") -> JSONResponse:
 
 def error_body(error: RequestError, path: str) -> dict[str, Any]:
     """The error as JSON."""
-    return {"error": error.message} if is_open_inference(path) else error.body()
+    if is_open_inference(path):
+        body: dict[str, Any] = to_json(InferenceFailure(error=error.message))
+        return body
+    return error.body()
 
 
 def is_open_inference(path: str) -> bool:
@@ -84,15 +90,17 @@ def missing(method: str, path: str, allowed: str = "") -> RequestError:
     return RequestError("not_found", sentence)
 
 
-async def json_response(page: Any) -> Response:
-    """The page as an answer."""
-    return Response(await json_text(page), media_type="application/json")
+async def json_response(
+    response: Any, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """A response of serve/wire, or other JSON, as an answer."""
+    return Response(await json_text(response), status, headers, "application/json")
 
 
-async def json_text(page: Any) -> str:
-    """The page as JSON in ASCII, without spaces."""
+async def json_text(response: Any) -> str:
+    """A response, or other JSON, in ASCII and without spaces."""
     parts, since = list[str](), time.perf_counter()
-    for part in json_parts(page):
+    for part in json_parts(response):
         parts.append(part)
         if time.perf_counter() - since > TURN_S:
             await asyncio.sleep(0)
@@ -102,17 +110,19 @@ async def json_text(page: Any) -> str:
 
 def json_parts(value: Any) -> Iterator[str]:
     """The JSON of a value in pieces, none of them long unless a string is."""
+    if is_dataclass(value):
+        value = shallow(value)
     if isinstance(value, dict) and any(map(_holds, value.values())):
         for place, (key, inner) in enumerate(value.items()):
             yield f"{',' if place else '{'}{_dump(key)}:"
             yield from json_parts(inner)
         yield "}"
-    elif isinstance(value, list) and value and _nests(value[0]):
+    elif isinstance(value, list | tuple) and value and _nests(value[0]):
         for place, inner in enumerate(value):
             yield "," if place else "["
             yield from json_parts(inner)
         yield "]"
-    elif isinstance(value, list) and len(value) > ELEMENTS:
+    elif isinstance(value, list | tuple) and len(value) > ELEMENTS:
         for start in range(0, len(value), ELEMENTS):
             yield f"{',' if start else '['}{_dump(value[start : start + ELEMENTS])[1:-1]}"
         yield "]"
@@ -121,13 +131,14 @@ def json_parts(value: Any) -> Iterator[str]:
 
 
 def _dump(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return json.dumps(value, separators=(",", ":"), allow_nan=False, default=shallow)
 
 
 def _holds(value: Any) -> bool:
-    return isinstance(value, dict | list)
+    return isinstance(value, dict | list | tuple) or is_dataclass(value)
 
 
 def _nests(value: Any) -> bool:
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return any(map(_holds, inner))
+    if isinstance(value, dict):
+        return any(map(_holds, value.values()))
+    return is_dataclass(value) or (isinstance(value, list | tuple) and any(map(_holds, value)))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import FileResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from serve.http_api.responses import answer_to, missing_response
@@ -38,7 +38,7 @@ class Route:
     about: str = ""  # the good answer, in place of its shape's docstring
     fails: bool = True  # False: it has no errors of its own
     is_shown: bool = True  # in /docs.json
-    takes_forms: bool = False  # which BentoML reads: they go to its own endpoint
+    takes_forms: bool = False  # beside JSON; a missing body stands for an empty one
 
     @property
     def parameters(self) -> list[str]:
@@ -77,32 +77,43 @@ class Dispatcher:
     def __init__(self, table: RouteTable, models_of: ModelsOf) -> None:
         self._table, self._models_of = table, models_of
 
-    def takes(self, method: str, path: str, media: str) -> bool:
-        """Whether this app is to answer; else BentoML is, such as for forms."""
+    def takes(self, path: str) -> bool:
+        """Whether this app is to answer; else BentoML is."""
         methods, _ = self._table.find(path)
-        if not methods:
-            return path.startswith(OWN)
-        route = methods.get(method)
-        return route is None or not (route.takes_forms and media and "json" not in media)
+        return bool(methods) or path.startswith(OWN)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         methods, values = self._table.find(scope["path"])
         scope["path_params"] = values
         http = Request(scope, receive, send)
-        if (route := methods.get(scope["method"])) is None:
-            allowed = ", ".join(sorted(methods))
+        if (route := _route_of(methods, scope["method"])) is None:
+            allowed = ", ".join(sorted({*methods, *({"HEAD"} if "GET" in methods else ())}))
             answer: Response = missing_response(scope["method"], scope["path"], allowed)
         else:
             scope["route"] = route
             answer = await self._answer(route, http)
-        await answer(scope, receive, send)
+        if scope["method"] == "HEAD" and not isinstance(answer, FileResponse):
+            await send_head(answer, send)  # files know how themselves
+        else:
+            await answer(scope, receive, send)
 
     async def _answer(self, route: Route, http: Request) -> Response:
         try:
             return await route.handler(self._models_of, http)
         except Exception as error:
             return answer_to(error, http)
+
+
+async def send_head(answer: Response, send: Send) -> None:
+    """The answer to HEAD: status and headers of GET's; what it would stream isn't begun."""
+    start = {"type": "http.response.start", "status": answer.status_code}
+    await send({**start, "headers": answer.raw_headers})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def _route_of(methods: Mapping[str, Route], method: str) -> Route | None:
+    return methods.get("GET" if method == "HEAD" else method)
 
 
 def _values(pattern: list[str], given: list[str]) -> dict[str, str] | None:

@@ -13,7 +13,7 @@ from starlette.types import Message, Receive, Scope, Send
 from serve.gateway.request_log import note_error
 from serve.http_api.completions import event_text
 from serve.http_api.disconnect import CancelOnDisconnect
-from serve.wire.errors import RequestError
+from serve.wire.errors import RequestError, server_failed
 
 log = logging.getLogger("torsor")
 
@@ -56,7 +56,7 @@ class EventResponse(Response):
             return  # the client has gone
         except Exception:
             log.exception("a stream failed")
-            await self._send_error(send, RequestError("internal", "the server failed; see its log"))
+            await self._send_error(send, server_failed())
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send_error(self, send: Send, error: RequestError) -> None:

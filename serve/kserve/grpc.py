@@ -13,6 +13,7 @@ from serve.kserve.tensors import datatype_of, from_bytes, from_numbers, to_bytes
 from serve.models import Models
 from serve.wire import open_inference_pb2 as pb
 from serve.wire import open_inference_pb2_grpc as rpc
+from serve.wire.codec import to_json
 from serve.wire.errors import invalid
 from serve.wire.limits import MAX_TENSORS
 
@@ -37,7 +38,7 @@ class InferenceServicer(rpc.GRPCInferenceServiceServicer):
     async def ServerReady(self, request: Any, context: Context) -> pb.ServerReadyResponse:
         """Whether requests are taken."""
         del request, context
-        return pb.ServerReadyResponse(ready=self._models.readiness()["ready"])
+        return pb.ServerReadyResponse(ready=self._models.readiness().ready)
 
     async def ModelReady(
         self, request: pb.ModelReadyRequest, context: Context
@@ -46,23 +47,23 @@ class InferenceServicer(rpc.GRPCInferenceServiceServicer):
 
         async def answer() -> pb.ModelReadyResponse:
             served(self._models, request.name, request.version)
-            return pb.ModelReadyResponse(ready=self._models.readiness()["ready"])
+            return pb.ModelReadyResponse(ready=self._models.readiness().ready)
 
         return await or_abort(context, answer)
 
     async def ServerMetadata(self, request: Any, context: Context) -> pb.ServerMetadataResponse:
-        """What the server is."""
+        """The server's name, version and extensions."""
         del request, context
-        return pb.ServerMetadataResponse(**server_metadata([]))
+        return pb.ServerMetadataResponse(**to_json(server_metadata([])))
 
     async def ModelMetadata(
         self, request: pb.ModelMetadataRequest, context: Context
     ) -> pb.ModelMetadataResponse:
-        """What a model takes and gives."""
+        """The inputs and outputs of a model's graph."""
 
         async def answer() -> pb.ModelMetadataResponse:
             bundle = served(self._models, request.name, request.version)
-            return pb.ModelMetadataResponse(**model_metadata(bundle))
+            return pb.ModelMetadataResponse(**to_json(model_metadata(bundle)))
 
         return await or_abort(context, answer)
 
@@ -104,11 +105,21 @@ def _check_counts(request: pb.ModelInferRequest) -> None:
 
 
 def _check_parameters(request: pb.ModelInferRequest) -> None:
-    """None is known here: what is not honoured is refused."""
-    holders: Sequence[Any] = (request, *request.inputs, *request.outputs)
-    for holder in holders:
+    """What is not honoured is refused; what says that tensors are bytes is so on this wire."""
+    holders: Sequence[tuple[Any, str]] = (
+        (request, "binary_data_output"),
+        *((tensor, "binary_data_size") for tensor in request.inputs),
+        *((tensor, "binary_data") for tensor in request.outputs),
+    )
+    for holder, known in holders:
         for name in holder.parameters:
-            raise invalid(f"parameters.{name}", "unknown parameter; remove it")
+            if name != known:
+                raise invalid(f"parameters.{name}", "unknown parameter; remove it")
+    for tensor, raw in zip(request.inputs, request.raw_input_contents, strict=False):
+        size = tensor.parameters["binary_data_size"].int64_param if tensor.parameters else len(raw)
+        if size != len(raw):
+            found = f"found {size} for {len(raw)} bytes of {tensor.name}, expected their number"
+            raise invalid("parameters.binary_data_size", f"{found}; leave it out")
 
 
 def _decode(request: pb.ModelInferRequest) -> Arrays:
@@ -136,7 +147,7 @@ def _decode(request: pb.ModelInferRequest) -> Arrays:
 
 
 def _numbers(contents: Sequence[Any]) -> Array:
-    """In slices: each holds the interpreter's lock."""
+    """Numbers as an array, in slices: each holds the interpreter's lock."""
     starts = range(0, len(contents), SLICE)
     return np.concatenate([np.asarray(contents[i : i + SLICE]) for i in starts])
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from serve.http_api.body import parse_body, read_body
 from serve.http_api.disconnect import cancel_on_disconnect
@@ -15,62 +15,86 @@ from serve.http_api.responses import json_response, json_text
 from serve.http_api.routes import ModelsOf, Route
 from serve.kserve.infer import MODEL_VERSION, infer, model_metadata, served, server_metadata
 from serve.kserve.tensors import datatype_of, from_bytes, from_numbers, to_bytes
-from serve.wire import responses as pages
+from serve.models import Models
+from serve.runtime.bundle import Bundle
+from serve.wire.codec import JsonObject
 from serve.wire.errors import invalid
 from serve.wire.open_inference import (
     BINARY_EXTENSION,
     HEADER_LENGTH,
+    Inference,
     InferRequest,
     InputTensor,
+    ModelMetadata,
+    ModelReady,
+    OutputTensor,
+    ServerLive,
+    ServerMetadata,
+    ServerReady,
 )
+from serve.wire.preview import shown
 
 MAX_DIGITS = 20  # of a header's number; int() takes no more than a few thousand
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]
-Json = dict[str, Any]
 
 
 async def server(models_of: ModelsOf, http: Request) -> Response:
-    """What the server is."""
+    """The server's name, version and extensions."""
     del models_of, http
-    return JSONResponse(server_metadata([BINARY_EXTENSION]))
+    return await json_response(server_metadata([BINARY_EXTENSION]))
 
 
 async def live(models_of: ModelsOf, http: Request) -> Response:
     """Whether the engine's loop runs."""
     del http
     alive = models_of().engine.alive
-    return JSONResponse({"live": alive}, 200 if alive else 503)
+    return await json_response(ServerLive(live=alive), 200 if alive else 503)
 
 
 async def ready(models_of: ModelsOf, http: Request) -> Response:
     """Whether requests are taken."""
     del http
-    answer = models_of().readiness()["ready"]
-    return JSONResponse({"ready": answer}, 200 if answer else 503)
+    is_ready = models_of().readiness().ready
+    return await json_response(ServerReady(ready=is_ready), 200 if is_ready else 503)
 
 
 async def metadata(models_of: ModelsOf, http: Request) -> Response:
-    """What a model takes and gives."""
-    return JSONResponse(model_metadata(served(models_of(), http.path_params["model"], "")))
+    """The inputs and outputs of a model's graph."""
+    return await json_response(model_metadata(asked_bundle(models_of(), http)))
 
 
 async def model_ready(models_of: ModelsOf, http: Request) -> Response:
     """Whether requests to a model are taken."""
-    name = served(models_of(), http.path_params["model"], "").name
-    answer = models_of().readiness()["ready"]
-    return JSONResponse({"name": name, "ready": answer}, 200 if answer else 503)
+    name = asked_bundle(models_of(), http).name
+    is_ready = models_of().readiness().ready
+    return await json_response(ModelReady(name=name, ready=is_ready), 200 if is_ready else 503)
 
 
 async def run(models_of: ModelsOf, http: Request) -> Response:
     """One run of the graph `advance`."""
     models = models_of()
-    bundle = served(models, http.path_params["model"], "")
+    bundle = asked_bundle(models, http)
     request, binary = await _parse(await read_body(http), http.headers.get(HEADER_LENGTH))
+    _check_names(request, bundle.name)
     wanted = [output.name for output in request.outputs]
     work = infer(models, bundle, lambda: _decode(request.inputs, binary), wanted)
     return await _answer(bundle.name, request, await cancel_on_disconnect(http, work))
+
+
+def asked_bundle(models: Models, http: Request) -> Bundle:
+    """The bundle of the model, and perhaps the version, in the path; `RequestError`."""
+    return served(models, http.path_params["model"], http.path_params.get("version", ""))
+
+
+def _check_names(request: InferRequest, name: str) -> None:
+    if request.model_name not in (None, "", name):
+        found = f"found {shown(request.model_name, 80)} in the body, {name!r} in the path"
+        raise invalid("model_name", f"{found}, expected one name; leave it out of the body")
+    if request.model_version not in (None, "", MODEL_VERSION):
+        found = f"found {shown(request.model_version, 80)}"
+        raise invalid("model_version", f"{found}, expected {MODEL_VERSION!r}, or none")
 
 
 async def _parse(body: bytes, json_length: str | None) -> tuple[InferRequest, bytes]:
@@ -105,19 +129,22 @@ def _decode(tensors: list[InputTensor], binary: bytes) -> Arrays:
 
 async def _answer(model: str, request: InferRequest, outputs: Arrays) -> Response:
     as_bytes = {output.name: output.parameters.binary_data for output in request.outputs}
-    tensors, contents = list[Json](), list[bytes]()
+    tensors, contents = list[OutputTensor](), list[bytes]()
     for name, value in outputs.items():
-        page: Json = {"name": name, "datatype": datatype_of(value), "shape": list(value.shape)}
         chosen = as_bytes.get(name)
         if request.parameters.binary_data_output if chosen is None else chosen:
             contents.append(to_bytes(value))
-            page["parameters"] = {"binary_data_size": len(contents[-1])}
+            told: JsonObject = {"parameters": {"binary_data_size": len(contents[-1])}}
         else:
-            page["data"] = value.ravel().tolist()
-        tensors.append(page)
-    head = {"model_name": model, "model_version": MODEL_VERSION, "outputs": tensors}
-    if request.id:
-        head["id"] = request.id
+            told = {"data": tuple(value.ravel().tolist())}
+        kind, shape = datatype_of(value), tuple(value.shape)
+        tensors.append(OutputTensor(name=name, datatype=kind, shape=shape, **told))
+    head = Inference(
+        model_name=model,
+        model_version=MODEL_VERSION,
+        id=request.id or "",
+        outputs=tuple(tensors),
+    )
     if not contents:
         return await json_response(head)
     text = (await json_text(head)).encode()
@@ -127,10 +154,16 @@ async def _answer(model: str, request: InferRequest, outputs: Arrays) -> Respons
 
 MODEL = "/v2/models/{model}"
 ROUTES = (
-    Route("GET", "/v2", server, answers=pages.ServerMetadataPage),
-    Route("GET", "/v2/health/live", live, answers=pages.LivePage),
-    Route("GET", "/v2/health/ready", ready, answers=pages.ReadyPage),
-    Route("GET", MODEL, metadata, answers=pages.ModelMetadataPage),
-    Route("GET", f"{MODEL}/ready", model_ready, answers=pages.ModelReadyPage),
-    Route("POST", f"{MODEL}/infer", run, asks=InferRequest, answers=pages.InferPage),
+    Route("GET", "/v2", server, answers=ServerMetadata),
+    Route("GET", "/v2/health/live", live, answers=ServerLive),
+    Route("GET", "/v2/health/ready", ready, answers=ServerReady),
+    *(
+        route
+        for path in (MODEL, f"{MODEL}/versions/{{version}}")
+        for route in (
+            Route("GET", path, metadata, answers=ModelMetadata),
+            Route("GET", f"{path}/ready", model_ready, answers=ModelReady),
+            Route("POST", f"{path}/infer", run, asks=InferRequest, answers=Inference),
+        )
+    ),
 )

@@ -16,12 +16,12 @@ from serve.kserve.tensors import DATATYPES
 from serve.manifest.page import TensorSpec
 from serve.models import Models
 from serve.runtime.bundle import Bundle
-from serve.wire.errors import RequestError, invalid
+from serve.wire.errors import RequestError, invalid, shutting_down
+from serve.wire.open_inference import ModelMetadata, ServerMetadata, TensorMetadata
 from serve.wire.preview import shown
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]
-Json = dict[str, Any]
 MODEL_VERSION = "1"  # a served model has one version
 PLATFORM = "onnx_onnxv1"
 ANY_SIZE = -1
@@ -36,7 +36,7 @@ async def infer(
     `RequestError`.
     """
     if not models.engine.accepting:
-        raise RequestError("unavailable", "the server is shutting down; try another one")
+        raise shutting_down()
     names = [spec.name for spec in bundle.manifest.graph.outputs]
     if unknown := [name for name in wanted if name not in names]:
         raise invalid(
@@ -56,26 +56,26 @@ def served(models: Models, model: str, version: str) -> Bundle:
     return bundle
 
 
-def server_metadata(extensions: Sequence[str]) -> Json:
-    """What the server is."""
-    return {"name": "torsor", "version": _version(), "extensions": list(extensions)}
+def server_metadata(extensions: Sequence[str]) -> ServerMetadata:
+    """The server's name, version and extensions."""
+    return ServerMetadata(name="torsor", version=_version(), extensions=tuple(extensions))
 
 
-def model_metadata(bundle: Bundle) -> Json:
-    """What a model takes and gives."""
+def model_metadata(bundle: Bundle) -> ModelMetadata:
+    """The inputs and outputs of a model's graph."""
     graph = bundle.manifest.graph
-    return {
-        "name": bundle.name,
-        "versions": [MODEL_VERSION],
-        "platform": PLATFORM,
-        "inputs": [_tensor_metadata(spec) for spec in graph.inputs],
-        "outputs": [_tensor_metadata(spec) for spec in graph.outputs],
-    }
+    return ModelMetadata(
+        name=bundle.name,
+        versions=(MODEL_VERSION,),
+        platform=PLATFORM,
+        inputs=tuple(map(_tensor_metadata, graph.inputs)),
+        outputs=tuple(map(_tensor_metadata, graph.outputs)),
+    )
 
 
-def _tensor_metadata(spec: TensorSpec) -> Json:
-    shape = [ANY_SIZE if isinstance(size, str) else size for size in spec.shape]
-    return {"name": spec.name, "datatype": DATATYPES[spec.dtype], "shape": shape}
+def _tensor_metadata(spec: TensorSpec) -> TensorMetadata:
+    shape = tuple(ANY_SIZE if isinstance(size, str) else size for size in spec.shape)
+    return TensorMetadata(name=spec.name, datatype=DATATYPES[spec.dtype], shape=shape)
 
 
 def _run(bundle: Bundle, decode: Callable[[], Arrays], wanted: list[str]) -> Arrays:

@@ -20,23 +20,26 @@ from serve.engine.wakeup import Wakeup
 from serve.gateway.request_log import note_streams
 from serve.models import Models
 from serve.offload import offload_if_large
-from serve.queries.generate import BASELINE, weights_of
+from serve.queries.generate import weights_of
+from serve.queries.prompts import report_unknown
 from serve.queries.score import kl_bits
 from serve.runtime.bundle import AblatedModel, Bundle
 from serve.runtime.vocabulary import Vocabulary
+from serve.wire.codec import JsonObject
 from serve.wire.errors import RequestError
 from serve.wire.queries import CompareRequest
+from serve.wire.query_responses import Compared, Comparison, Distribution, Probability
 
 Array = NDArray[Any]
-Json = dict[str, Any]
 SHORT = 1000  # probabilities that are named at once
 
 
-async def compare(models: Models, request: CompareRequest) -> Json:
-    """The page of a comparison; `RequestError`s, which name the ablation that they are about."""
+async def compare(models: Models, request: CompareRequest) -> Comparison:
+    """A comparison; `RequestError`s, which name the ablation that they are about."""
     bundle = models.text_bundle(request.model)
     vocabulary = models.vocabularies[bundle.name]
-    forced = vocabulary.encode(request.prompt, "prompt", request.unknown)
+    unknown = request.unknown or models.unknown
+    forced, counts = vocabulary.encode_counted(request.prompt, "prompt", unknown)
     variants = [bundle.plain]
     for place, ablation in enumerate(request.ablations):
         try:
@@ -49,28 +52,33 @@ async def compare(models: Models, request: CompareRequest) -> Json:
     reports = [variant.report for variant in variants[1:] if variant.report is not None]
     note_streams(streams, {"hash": ",".join(report["hash"] for report in reports)})
     logits = await _read_logits(following)
+    arguments = (logits, reports, vocabulary, request.top)
     size = request.top * len(logits)
-    page = await offload_if_large(
-        size, _page, logits, reports, vocabulary, request.top, small=SHORT
+    baseline, ablations = await offload_if_large(size, _distributions, *arguments, small=SHORT)
+    return Comparison(
+        model=bundle.name,
+        num_characters=len(forced),
+        baseline=baseline,
+        ablations=ablations,
+        unknown=report_unknown(unknown, [counts]),
     )
-    return {"model": bundle.name, "num_characters": len(forced), **page}
 
 
-def _page(logits: list[Array], reports: list[Json], vocabulary: Vocabulary, count: int) -> Json:
+def _distributions(
+    logits: list[Array], reports: list[JsonObject], vocabulary: Vocabulary, count: int
+) -> tuple[Distribution, tuple[Compared, ...]]:
     baseline, *others = logits
     top = _best(baseline, count)
-    return {
-        BASELINE: _distribution(baseline, vocabulary, count),
-        "ablations": [
-            {
-                "ablation": report,
-                **_distribution(row, vocabulary, count),
-                **_difference(baseline, row),
-                "probabilities": np.exp(log_softmax(row))[top].tolist(),
-            }
-            for report, row in zip(reports, others, strict=True)
-        ],
-    }
+    compared = (
+        Compared(
+            ablation=report,
+            **_distribution(row, vocabulary, count),
+            **_difference(baseline, row),
+            probabilities=tuple(np.exp(log_softmax(row))[top].tolist()),
+        )
+        for report, row in zip(reports, others, strict=True)
+    )
+    return Distribution(**_distribution(baseline, vocabulary, count)), tuple(compared)
 
 
 def _open(bundle: Bundle, variant: AblatedModel, forced: Array, wakeup: Wakeup) -> Stream:
@@ -88,7 +96,7 @@ def _open(bundle: Bundle, variant: AblatedModel, forced: Array, wakeup: Wakeup) 
 
 
 async def _read_logits(following: Following) -> list[Array]:
-    """What each stream's character was drawn from: (V) each."""
+    """The logits (V) that each stream's character was drawn from."""
     found = dict[int, Array]()
     with following:
         while not following.is_done:
@@ -121,23 +129,23 @@ def _renamed(error: RequestError, place: int) -> RequestError:
     return RequestError(error.code, message, number + field, error.retry_after_s)
 
 
-def _distribution(logits: Array, vocabulary: Vocabulary, count: int) -> Json:
+def _distribution(logits: Array, vocabulary: Vocabulary, count: int) -> JsonObject:
     logs = log_softmax(logits)
     entropy = -float((np.exp(logs) * logs).sum()) / math.log(2.0)
     return {
         "entropy_bits": max(0.0, entropy),  # rounding can fall below zero
-        "top": [
-            {
-                "character": vocabulary.names[place],
-                "probability": math.exp(logs[place]),
-                "logprob": float(logs[place]),
-            }
+        "top": tuple(
+            Probability(
+                character=vocabulary.names[place],
+                probability=math.exp(logs[place]),
+                logprob=float(logs[place]),
+            )
             for place in _best(logits, count)
-        ],
+        ),
     }
 
 
-def _difference(p_logits: Array, q_logits: Array) -> Json:
+def _difference(p_logits: Array, q_logits: Array) -> JsonObject:
     p, q = np.exp(log_softmax(p_logits)), np.exp(log_softmax(q_logits))
     return {
         "kl_bits": float(kl_bits(p_logits[None], q_logits[None])[0]),

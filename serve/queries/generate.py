@@ -7,7 +7,7 @@ Opening checks everything and queues all streams or none; after that, errors com
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,12 +19,13 @@ from serve.engine.wakeup import Wakeup
 from serve.gateway.request_log import current_key, note_streams
 from serve.models import Models
 from serve.offload import offload_if_large
-from serve.queries.prompts import encode_prompts, encode_stop
+from serve.queries.prompts import encode_prompts, encode_stop, report_unknown
 from serve.queries.saved_state import decode_state, encode_state
 from serve.runtime.bundle import AblatedModel, Bundle
 from serve.runtime.vocabulary import Decoder, Vocabulary
 from serve.wire.errors import invalid
 from serve.wire.requests import GenerateRequest
+from serve.wire.responses import UnknownCharacters, Usage
 
 FLUSH_S = 0.02  # the first chunk goes at once, then at most one a choice in this time
 ID_BYTES = 3  # about what a token id, or a character, weighs in a request
@@ -78,10 +79,11 @@ class Generation:
         variant: AblatedModel,
         choices: list[Choice],
         following: Following,
+        unknown: UnknownCharacters | None,
     ) -> None:
         # Not the request itself: its prompt, or the state to go on from, can be megabytes.
         self.n, self.logprobs, self.echo = request.n, request.logprobs, request.echo
-        self._stops = request.stops
+        self._stops, self._unknown = request.stops, unknown
         self.bundle, self.variant, self.choices = bundle, variant, choices
         self.seed = choices[0].seed
         self._state_key, self._following = models.state_key, following
@@ -107,27 +109,28 @@ class Generation:
             self._raise_error()
 
     def close(self) -> None:
-        """Nobody reads on: free what still runs."""
+        """Cancel the streams that still run."""
         self._following.close()
 
     @property
-    def usage(self) -> dict[str, Any]:
+    def usage(self) -> Usage:
         """Characters of every prompt, counted once, and of all choices; cached ones weren't run
         again."""
         firsts = [c for c in self.choices if c.branch != ABLATED and c.index % self.n == 0]
         prompt = sum(len(choice.stream.forced) for choice in firsts)
         reused = sum(choice.stream.num_reused for choice in firsts)
         written = sum(choice.stream.num_written for choice in self.choices)
-        return {
-            "prompt_tokens": prompt,
-            "completion_tokens": written,
-            "total_tokens": prompt + written,
-            "prompt_tokens_details": {"cached_tokens": reused},
-        }
+        return Usage(
+            prompt_tokens=prompt,
+            completion_tokens=written,
+            total_tokens=prompt + written,
+            cached_tokens=reused,
+            unknown=self._unknown,
+        )
 
     @property
     def first_difference(self) -> int | None:
-        """Where baseline and ablated texts part, in characters; None if they don't."""
+        """The character at which baseline and ablated texts part; None if they don't."""
         baseline, ablated = ("".join(choice.text) for choice in self.choices[:2])
         pairs = zip(baseline, ablated, strict=False)
         return next(
@@ -187,12 +190,12 @@ async def open_generation(
     queue, or a server that is shutting down.
     """
     bundle = models.text_bundle(request.model)
-    vocabulary = models.vocabularies[bundle.name]
+    vocabulary, unknown = models.vocabularies[bundle.name], request.unknown or models.unknown
     size = ID_BYTES * sum(map(len, request.prompts))
-    prompts = await offload_if_large(size, encode_prompts, request, vocabulary)
+    prompts = await offload_if_large(size, encode_prompts, request, vocabulary, unknown)
     request.prompt = ""  # long ones are not held twice: from here on the indices stand for it
     settings = _settings(request, len(vocabulary))
-    stops = StopStrings(encode_stop(s, vocabulary, request.unknown) for s in request.stops)
+    stops = StopStrings(encode_stop(s, vocabulary) for s in request.stops)
     if paired and request.ablation is None:
         raise invalid("ablation", "missing, expected the edits to compare with")
     variant = await models.variant(bundle, request.ablation)
@@ -233,11 +236,12 @@ async def open_generation(
     streams = [choice.stream for choice in choices]
     following = Following(models.engine, streams, wakeup)
     note_streams(streams, variant.report)
-    return Generation(models, request, bundle, variant, choices, following)
+    told = report_unknown(unknown, (prompt.unknown for prompt in prompts))
+    return Generation(models, request, bundle, variant, choices, following, told)
 
 
 def weights_of(bundle: Bundle, variant: AblatedModel) -> str:
-    """What states of a bundle under an ablation are called in the cache.
+    """The cache's name for states of a bundle under an ablation.
 
     Each key has its own: what others' prompts begin with is not for it to find out.
     """
@@ -248,7 +252,7 @@ def weights_of(bundle: Bundle, variant: AblatedModel) -> str:
 async def _opening(
     models: Models, request: GenerateRequest, bundle: Bundle, variant: AblatedModel
 ) -> tuple[Opening | None, int]:
-    """Where the streams of a request begin, and its seed."""
+    """The start state of a request's streams, and its seed."""
     seed = request.seed
     if request.state is None:
         return None, draw_seed() if seed is None else seed

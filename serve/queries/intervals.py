@@ -14,17 +14,18 @@ Letters: N trials, R resamples, C columns of a table, K steps, B batch, Y output
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from serve.engine.sampling import log_softmax
 from serve.manifest.page import TaskSpec
 from serve.runtime.trials import Trials
+from serve.wire.query_responses import Bounds, Contrast, Intervals, Scores
 
 Array = NDArray[Any]
-Json = dict[str, Any]
 Named = dict[str, Array]
 LEVEL = 0.95
 BLOCK = 1 << 20  # counts that are held at once
@@ -35,7 +36,7 @@ SIGN_SCORES = ("accuracy", "replay_accuracy")  # of vectors: the share of compon
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Measured:
-    """What a model did on trials: a row of sums each."""
+    """Sums of a model's scores on trials: a row each."""
 
     table: Array  # (N, C)
     num_steps: int
@@ -73,8 +74,8 @@ def contrast(
     mass: float | None,
     resamples: int,
     seed: int,
-) -> Json:
-    """Scores, what the ablation changed, and intervals: the part of a page that is computed.
+) -> Contrast:
+    """Scores, what the ablation changed, and intervals.
 
     `mass`: what the deltas are divided by; None: by nothing. Numbers that aren't finite become
     None, and `warnings` say why. Takes seconds for many resamples: call it off the event loop.
@@ -83,23 +84,23 @@ def contrast(
     points = {name: scores(task, m.table.sum(axis=0)) for name, m in models.items()}
     change = _change(points, mass)
     drawn = _resampled(task, models, mass, resamples, seed) if resamples else None
-    page: Json = {
-        "num_trials": len(baseline.table),
-        "num_steps": baseline.num_steps,
-        "counted": _number(baseline.table[:, WEIGHT].sum()),
-        "baseline": _numbers(points["baseline"]),
-        "ablated": None if ablated is None else _numbers(points["ablated"]),
-        "delta": None if ablated is None else _numbers(change["delta"]),
-        "mass": mass,
-        "s_delta_t": _number(change["per_mass"].get("delta_fvu", math.nan)),
-        "per_mass": _numbers(change["per_mass"]) if change["per_mass"] else None,
-        "intervals": None if drawn is None else _intervals(drawn, resamples, seed),
-    }
-    return page | {"warnings": list(_warnings(task, models, mass, page))}
+    found = Contrast(
+        num_trials=len(baseline.table),
+        num_steps=baseline.num_steps,
+        counted=float(baseline.table[:, WEIGHT].sum()),
+        baseline=_numbers(points["baseline"]),
+        ablated=None if ablated is None else _numbers(points["ablated"]),
+        delta=None if ablated is None else _numbers(change["delta"]),
+        s_delta_t=_number(change["per_mass"].get("delta_fvu", math.nan)),
+        per_mass=_numbers(change["per_mass"]) if change["per_mass"] else None,
+        intervals=None if drawn is None else _intervals(drawn, resamples, seed),
+        warnings=(),
+    )
+    return replace(found, warnings=tuple(_warnings(task, models, mass, found)))
 
 
 def resample_counts(num_trials: int, resamples: int, seed: int) -> Iterator[Array]:
-    """How often each trial is drawn in each resample, in blocks of some rows of (R, N)."""
+    """Counts of each trial in each resample, in blocks of some rows of (R, N)."""
     generator, step = np.random.default_rng(seed), max(1, BLOCK // num_trials)
     for start in range(0, resamples, step):
         rows = min(step, resamples - start)
@@ -117,9 +118,7 @@ def sum_trials(task: TaskSpec, outputs: Array, targets: Array, weight: Array, ce
     kept = weight[..., None]
     outputs = np.where(kept > 0, outputs, 0).astype(np.float64)
     if task.targets == "classes":
-        shifted = outputs - outputs.max(axis=-1, keepdims=True)
-        logs = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-        missed = -np.take_along_axis(logs, targets[..., None], axis=-1)[..., 0]
+        missed = -np.take_along_axis(log_softmax(outputs), targets[..., None], axis=-1)[..., 0]
         right = outputs.argmax(axis=-1) == targets
         columns = [missed, right & np.isfinite(missed), np.zeros_like(weight)]
         return np.stack([c.sum(axis=0) for c in (weight, *(c * weight for c in columns))], axis=-1)
@@ -133,7 +132,7 @@ def sum_trials(task: TaskSpec, outputs: Array, targets: Array, weight: Array, ce
 
 
 def weight_of(task: TaskSpec, trials: Trials) -> Array:
-    """What each target counts: (T, N), or pooled (1, N)."""
+    """The weight of each target: (T, N), or pooled (1, N)."""
     mask = trials.mask.astype(np.float64)
     return np.ones((1, mask.shape[1])) if task.pooled else mask
 
@@ -168,7 +167,7 @@ def _change(points: dict[str, Named], mass: float | None) -> dict[str, Named]:
 def _resampled(
     task: TaskSpec, models: dict[str, Measured], mass: float | None, resamples: int, seed: int
 ) -> dict[str, Named]:
-    """All scores of all resamples: each (R)."""
+    """The scores of all resamples: each (R)."""
     found: dict[str, list[Named]] = {name: [] for name in models}
     for counts in resample_counts(len(models["baseline"].table), resamples, seed):
         for name, measured in models.items():
@@ -181,52 +180,59 @@ def _resampled(
     return joined | _change(joined, mass)
 
 
-def _intervals(drawn: dict[str, Named], resamples: int, seed: int) -> Json:
-    page: Json = {"level": LEVEL, "resamples": resamples, "seed": seed}
-    for part in ("baseline", "ablated", "delta"):
-        bounds = {name: _interval(values) for name, values in drawn.get(part, {}).items()}
-        page[part] = bounds or None
+def _intervals(drawn: dict[str, Named], resamples: int, seed: int) -> Intervals:
+    def bounds(part: str) -> Bounds | None:
+        return {name: _interval(values) for name, values in drawn.get(part, {}).items()} or None
+
     fvu = drawn["per_mass"].get("delta_fvu")
-    return page | {"s_delta_t": None if fvu is None else _interval(fvu)}
+    return Intervals(
+        level=LEVEL,
+        resamples=resamples,
+        seed=seed,
+        baseline=bounds("baseline"),
+        ablated=bounds("ablated"),
+        delta=bounds("delta"),
+        s_delta_t=None if fvu is None else _interval(fvu),
+    )
 
 
-def _interval(values: Array) -> list[float] | None:
+def _interval(values: Array) -> tuple[float, float] | None:
     """The middle 95 % of the resamples; None where one of them is undefined."""
     if not np.isfinite(values).all():
         return None
     tail = (1 - LEVEL) / 2
-    return [float(bound) for bound in np.quantile(values, [tail, 1 - tail])]
+    low, high = np.quantile(values, [tail, 1 - tail])
+    return float(low), float(high)
 
 
 def _warnings(
-    task: TaskSpec, models: dict[str, Measured], mass: float | None, page: Json
+    task: TaskSpec, models: dict[str, Measured], mass: float | None, found: Contrast
 ) -> Iterator[str]:
     for name, measured in models.items():
         if measured.num_strays:
-            found = f"{measured.num_strays} of {len(measured.table)} trials"
-            yield f"{name}: {found} gave an output that is not finite; loss and fvu are undefined"
+            strays = f"{measured.num_strays} of {len(measured.table)} trials"
+            yield f"{name}: {strays} gave an output that is not finite; loss and fvu are undefined"
     signs = [name for name in score_names(task)[2:] if name in SIGN_SCORES]
     if signs and not models["baseline"].signs:
         yield f"{signs[0]}: found targets other than -1 and 1, expected only these; it is undefined"
-    fvu = page["baseline"].get("fvu", 0.0)
+    fvu = found.baseline.get("fvu", 0.0)
     if fvu is None and not models["baseline"].num_strays:
-        counted = f"over what the mask counts ({page['counted']:g})"
+        counted = f"over what the mask counts ({found.counted:g})"
         why = "so there is no variance to explain; it is undefined"
         yield f"fvu: the targets never change {counted}, {why}"
     if "ablated" in models and not mass:
         yield "mass: none was removed, or no more than rounding error, so nothing is divided by it"
-    parts = page["intervals"] or {}
     unsure = {
         key
         for part in ("baseline", "ablated", "delta")
-        for key, bounds in (parts.get(part) or {}).items()
-        if bounds is None and page[part][key] is not None
+        for key, bounds in (getattr(found.intervals, part, None) or {}).items()
+        if bounds is None and getattr(found, part)[key] is not None
     }
     if unsure:
         yield f"{', '.join(sorted(unsure))}: undefined in some resamples, so without an interval"
 
 
-def _numbers(values: Named) -> Json:
+def _numbers(values: Named) -> Scores:
     return {name: _number(value) for name, value in values.items()}
 
 

@@ -1,12 +1,12 @@
 """Log-probabilities of one choice as OpenAI's clients read them, piece by piece."""
 
 import codecs
+from itertools import chain
 from typing import Any
 
 from serve.queries.generate import Character, Choice, Chunk
 from serve.runtime.vocabulary import named_byte
-
-Json = dict[str, Any]
+from serve.wire import responses
 
 
 class Logprobs:
@@ -17,16 +17,16 @@ class Logprobs:
         utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._utf8 = utf8 if choice.decoder.vocabulary.is_bytes else None
 
-    def page(self, chunk: Chunk) -> Json:
-        """Those of the choice's next chunk."""
+    def of(self, chunk: Chunk) -> responses.Logprobs:
+        """The log-probabilities of the choice's next chunk."""
         characters = chunk.characters or []
-        tops = [c.top if c.logprob is not None else None for c in characters]
-        return {
-            "tokens": [c.text for c in characters],
-            "token_logprobs": [c.logprob for c in characters],
-            "top_logprobs": tops if self._top else None,
-            "text_offset": self._offsets(characters),
-        }
+        tops = tuple(c.top if c.logprob is not None else None for c in characters)
+        return responses.Logprobs(
+            tokens=tuple(c.text for c in characters),
+            token_logprobs=tuple(c.logprob for c in characters),
+            top_logprobs=tops if self._top else None,
+            text_offset=tuple(self._offsets(characters)),
+        )
 
     def _offsets(self, characters: list[Character]) -> list[int]:
         """The place in the text of the character that each one is, or is a byte of."""
@@ -43,11 +43,15 @@ class Logprobs:
         return offsets
 
 
-def joined(pages: list[Json]) -> Json:
-    """The pages of consecutive chunks as one."""
-    whole = pages[0]
-    for page in pages[1:]:
-        for key, values in page.items():
-            if values is not None:
-                whole[key] += values
-    return whole
+def joined(parts: list[responses.Logprobs]) -> responses.Logprobs:
+    """The log-probabilities of consecutive chunks as one."""
+
+    def column(name: str) -> Any:
+        return tuple(chain.from_iterable(getattr(part, name) for part in parts))
+
+    return responses.Logprobs(
+        tokens=column("tokens"),
+        token_logprobs=column("token_logprobs"),
+        top_logprobs=None if parts[0].top_logprobs is None else column("top_logprobs"),
+        text_offset=column("text_offset"),
+    )

@@ -6,7 +6,7 @@ The content's metadata say what the state belongs to:
 
 | name       | meaning                                                                     |
 |------------|-----------------------------------------------------------------------------|
-| `format`   | of this page: "torsor-state-1"                                              |
+| `format`   | of this blob: "torsor-state-1"                                              |
 | `model`    | its name                                                                    |
 | `graph`    | SHA-256 of model.onnx                                                       |
 | `weights`  | SHA-256 of weights.safetensors                                              |
@@ -37,9 +37,9 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from serve.engine.sampling import SEED_BITS
 from serve.manifest.page import GRAPH_FILE, WEIGHTS_FILE, Manifest
 from serve.wire.errors import invalid
+from serve.wire.limits import MAX_SEED
 
 Rows = dict[str, NDArray[Any]]
 log = logging.getLogger("torsor")
@@ -52,7 +52,7 @@ MAX_ORTHOGONALITY_ERROR = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class SavedState:
-    """What a blob holds, checked."""
+    """The checked content of a blob."""
 
     rows: Rows
     position: int
@@ -85,7 +85,7 @@ def decode_state(blob: str, manifest: Manifest, ablation: str, key: bytes) -> Sa
             raise invalid("state", _foreign(name, found, expected))
     position = _number(about, "position", MAX_POSITION)
     _check_rows(rows, manifest)
-    return SavedState(rows, position, _number(about, "seed", 2**SEED_BITS - 1))
+    return SavedState(rows, position, _number(about, "seed", MAX_SEED))
 
 
 def read_key(path: str) -> bytes:

@@ -9,7 +9,7 @@ text needs no more memory than a short one.
 
 import asyncio
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,9 @@ from serve.engine.stream import Delivery, Stream, split_delivery
 from serve.engine.wakeup import Wakeup
 from serve.gateway.request_log import note_streams
 from serve.models import Models
-from serve.queries.generate import ABLATED, BASELINE
+from serve.queries.prompts import report_unknown
 from serve.wire.errors import invalid
+from serve.wire.query_responses import Score, ScoreResult
 from serve.wire.requests import ScoreRequest
 
 Array = NDArray[Any]
@@ -30,7 +31,7 @@ Array = NDArray[Any]
 
 @dataclass(slots=True)
 class Tally:
-    """What one stream has scored."""
+    """The log-probabilities of one stream so far."""
 
     stream: Stream
     logprobs: list[float] = field(default_factory=list)  # nats
@@ -44,11 +45,12 @@ class Tally:
         self.waiting += arrived
 
 
-async def score(models: Models, request: ScoreRequest) -> dict[str, Any]:
+async def score(models: Models, request: ScoreRequest) -> ScoreResult:
     """Score a text; with an ablation, the plain model and the ablated one. `RequestError`s."""
     bundle = models.text_bundle(request.model)
     vocabulary = models.vocabularies[bundle.name]
-    forced = vocabulary.encode(request.text, "text", request.unknown)
+    unknown = request.unknown or models.unknown
+    forced, counts = vocabulary.encode_counted(request.text, "text", unknown)
     if not len(forced):
         raise invalid("text", "found no character of the model's vocabulary, expected some")
     variant = await models.variant(bundle, request.ablation)
@@ -75,11 +77,12 @@ async def score(models: Models, request: ScoreRequest) -> dict[str, Any]:
     for tally in tallies:
         tally.bpc = bits_per_character(tally.logprobs)
         await asyncio.sleep(0)  # a sum can be long
-    return _answer(request, bundle.name, tallies, divergences, variant.report)
+    found = _answer(request, bundle.name, tallies, divergences, variant.report)
+    return replace(found, unknown=report_unknown(unknown, [counts]))
 
 
 def bits_per_character(logprobs: list[float]) -> float:
-    """Of log-probabilities in nats."""
+    """Bits per character of log-probabilities in nats."""
     return -math.fsum(logprobs) / len(logprobs) / math.log(2.0)
 
 
@@ -130,19 +133,18 @@ def _answer(
     tallies: list[Tally],
     divergences: list[float],
     report: dict[str, Any] | None,
-) -> dict[str, Any]:
-    def page(tally: Tally) -> dict[str, Any]:
-        detail = {"logprobs": tally.logprobs} if request.detail else {}
-        return {"bpc": tally.bpc, **detail}
+) -> ScoreResult:
+    def score_of(tally: Tally) -> Score:
+        return Score(bpc=tally.bpc, logprobs=tuple(tally.logprobs) if request.detail else ())
 
     baseline, ablated = tallies[0], tallies[-1] if len(tallies) == 2 else None
-    return {
-        "model": model,
-        "num_characters": len(baseline.logprobs),
-        BASELINE: page(baseline),
-        ABLATED: page(ablated) if ablated else None,
-        "delta_bpc": ablated.bpc - baseline.bpc if ablated else None,
-        "mean_kl": math.fsum(divergences) / len(divergences) if divergences else None,
-        "kl": divergences if ablated and request.detail else None,
-        "ablation": report,
-    }
+    return ScoreResult(
+        model=model,
+        num_characters=len(baseline.logprobs),
+        baseline=score_of(baseline),
+        ablated=score_of(ablated) if ablated else None,
+        delta_bpc=ablated.bpc - baseline.bpc if ablated else None,
+        mean_kl=math.fsum(divergences) / len(divergences) if divergences else None,
+        kl=tuple(divergences) if ablated and request.detail else None,
+        ablation=report,
+    )

@@ -1,7 +1,7 @@
 """The query `trials`: a task model's scores on trials, and what an ablation changes.
 
     measured = await measure(host, bundle, variant.session, trials)     once a model
-    page = contrast(task, baseline, ablated, mass, resamples, seed)     serve/queries/intervals.py
+    found = contrast(task, baseline, ablated, mass, resamples, seed)    serve/queries/intervals.py
 
 Trials run beside the engine, in a thread of their own and one query after the other. A query that
 nobody waits for any more ends before its next run of the graph.
@@ -36,21 +36,23 @@ from serve.queries.trial_data import read_json_trials, read_safetensors_trials
 from serve.runtime.bundle import Bundle
 from serve.runtime.session import Session
 from serve.runtime.trials import BATCH, Trials, run_pieces
-from serve.wire.errors import RequestError, invalid
+from serve.wire.codec import shallow
+from serve.wire.errors import RequestError, invalid, shutting_down
 from serve.wire.queries import TrialsRequest
+from serve.wire.query_responses import TrialScores
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]
 
 
 class _Abandoned(Exception):
-    """Nobody waits for these trials any more."""
+    """The caller of these trials has left."""
 
 
 async def answer_trials(
     models: Models, request: TrialsRequest, content: bytes | None = None
-) -> dict[str, Any]:
-    """The page of a query; `content`: a safetensors file of trials, as bytes. `RequestError`s."""
+) -> TrialScores:
+    """The scores; `content`: a safetensors file of trials, as bytes. `RequestError`s."""
     bundle = task_bundle(models, request.model)
     trials = await _asked_trials(models, bundle, request, content)
     variant = await models.variant(bundle, request.ablation)
@@ -60,19 +62,19 @@ async def answer_trials(
     if request.ablation is not None:
         ablated = await measure(models, bundle, variant.session, trials)
     numbers = (divisor_of(variant.report), request.resamples, request.seed)
-    page = await models.trials.run(contrast, task_of(bundle), baseline, ablated, *numbers)
+    found = await models.trials.run(contrast, task_of(bundle), baseline, ablated, *numbers)
     mass = None if variant.report is None else variant.report["mass"]
-    return {"model": bundle.name, **page, "mass": mass, "ablation": variant.report}
+    return TrialScores(**shallow(found), model=bundle.name, mass=mass, ablation=variant.report)
 
 
 async def measure(models: Models, bundle: Bundle, session: Session, trials: Trials) -> Measured:
-    """What the model of a session does on trials, each from the initial state.
+    """Sums of a session's scores on trials, each from the initial state.
 
     The plain model's on the bundle's own trials are kept. Raises `RequestError` where too many
     wait, or where it takes longer than any request may.
     """
     if not models.engine.accepting:
-        raise RequestError("unavailable", "the server is shutting down; try another one")
+        raise shutting_down()
     gone, until = threading.Event(), time.monotonic() + models.engine.limits.total_timeout_s
 
     def run(feeds: Arrays) -> Arrays:

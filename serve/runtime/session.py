@@ -67,6 +67,7 @@ class Session:
         if unrolled is None:
             unrolled = device.kind == "cuda" and UNROLLED_FILE in manifest.files
         self._all_steps = manifest.graph.max_steps if unrolled else None
+        onnxruntime.disable_telemetry_events()  # which would look up its maker's host
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = device.num_threads
         options.inter_op_num_threads = 1

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from serve.wire.errors import RequestError, invalid
 
 SLICE = 1 << 15  # ids that are converted at once; the interpreter's lock is held for as long
+MAX_COUNTED = 100  # characters outside that an answer names
 STAND_INS = ("\ufffd", "?", " ")  # what `unknown: replace` takes: the first there is
 
 
@@ -37,20 +38,37 @@ class Vocabulary:
 
         Raises `RequestError` with the character, its code point and its place.
         """
-        if self.is_bytes:
-            text = _as_bytes(text, field)
-        codes = code_points(text)
+        return self.encode_counted(text, field, unknown)[0]
+
+    def encode_counted(
+        self, text: str, field: str, unknown: str
+    ) -> tuple[NDArray[np.int64], dict[str, int]]:
+        """The same, and how often each character outside was found; at most `MAX_COUNTED`.
+
+        Where symbols are bytes, a character of which one is missing is outside as a whole.
+        """
+        codes = code_points(_as_bytes(text, field) if self.is_bytes else text)
         known = np.minimum(codes, len(self._index) - 1)  # the last one is no character
         indices: NDArray[np.int64] = self._index[known].astype(np.int64)
-        outside = indices < 0
-        if unknown == "skip":
-            inside: NDArray[np.int64] = indices[~outside]
-            return inside
+        if not (indices < 0).any():
+            return indices, {}
+        owners = self._owners(codes)
+        is_outside = np.bincount(owners, indices < 0) > 0  # by character
+        if unknown == "error":
+            raise self._refuse(text, int(is_outside.argmax()), field)
+        outside = is_outside[owners]  # by symbol
         if unknown == "replace":
-            indices[outside] = self._stand_in
-        elif outside.any():
-            raise self._refuse(text, int(outside.argmax()), field)
-        return indices
+            first = np.diff(owners, prepend=-1) > 0
+            indices[outside & first] = self._stand_in
+            outside &= ~first
+        return indices[~outside], _count(code_points(text)[is_outside])
+
+    def _owners(self, codes: NDArray[np.uint32]) -> NDArray[np.int64]:
+        """By symbol, the index of the character that it is, or is a byte of."""
+        if not self.is_bytes:
+            return np.arange(len(codes))
+        found: NDArray[np.int64] = np.cumsum((codes & 0xC0) != 0x80) - 1  # 10xxxxxx goes on
+        return found
 
     def check(self, indices: Sequence[int], field: str) -> NDArray[np.int64]:
         """Indices that a client sent, as an array; `RequestError` names one that isn't any."""
@@ -77,15 +95,10 @@ class Vocabulary:
         character = text[place]
         return invalid(
             field,
-            f"found {self._told(character)} at index {place}, expected one of the "
+            f"found {character!r} (U+{ord(character):04X}) at index {place}, expected one of the "
             f"model's {len(self)} {'bytes' if self.is_bytes else 'characters'}; remove it, "
             "or set unknown to skip or replace",
         )
-
-    def _told(self, character: str) -> str:
-        if self.is_bytes:
-            return f"byte 0x{ord(character):02X} (of the text in UTF-8)"
-        return f"{character!r} (U+{ord(character):04X})"
 
 
 class Decoder:
@@ -113,6 +126,12 @@ def name_byte(symbol: str) -> str:
 def named_byte(name: str) -> bytes:
     """The byte that has a name."""
     return name.encode() if len(name) == 1 else bytes.fromhex(name[-2:])
+
+
+def _count(codes: NDArray[np.uint32]) -> dict[str, int]:
+    found, counts = np.unique(codes, return_counts=True)
+    order = np.argsort(-counts, kind="stable")[:MAX_COUNTED]  # the most frequent first
+    return {chr(found[i]): int(counts[i]) for i in order}
 
 
 def _as_bytes(text: str, field: str) -> str:

@@ -12,23 +12,22 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from serve.ablation.ablation import AblationError
 from serve.ablation.parse import parse_ablation
 from serve.manifest.page import Manifest
+from serve.wire.codec import Json, JsonObject
 from serve.wire.errors import RequestError, invalid
 from serve.wire.limits import MAX_GRID_CHARACTERS, MAX_NAME, MAX_POINTS
 from serve.wire.preview import shown
 from serve.wire.queries import Grid, SweepRequest
 
-Json = Any
 AXIS = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
 PLACE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 MAX_WHOLE = 2**53  # above it a double does not hold every integer
 
 
-def expand(request: SweepRequest, manifest: Manifest) -> list[dict[str, Json]]:
+def expand(request: SweepRequest, manifest: Manifest) -> list[JsonObject]:
     """The ablations of all points, each checked; `RequestError` names the field that is wrong.
 
     Can take a second for thousands of points: call it off the event loop.
@@ -44,7 +43,7 @@ def expand(request: SweepRequest, manifest: Manifest) -> list[dict[str, Json]]:
     return given + spanned
 
 
-def span(grid: Grid) -> list[dict[str, Json]]:
+def span(grid: Grid) -> list[JsonObject]:
     """The ablations of a grid, not yet checked against a model."""
     order = list(grid.axes) if grid.order is None else grid.order
     if sorted(order) != sorted(grid.axes):
@@ -63,7 +62,7 @@ def span(grid: Grid) -> list[dict[str, Json]]:
         raise _too_many(found)
     for name, values in axes.items():
         _check_once(values, f"grid.axes.{name}")
-    points, num_characters = list[dict[str, Json]](), 0
+    points, num_characters = list[JsonObject](), 0
     for combined in itertools.product(*axes.values()):
         chosen = dict(zip(axes, combined, strict=True))
         edits = [_filled(edit, chosen, f"grid.edits[{i}]") for i, edit in enumerate(grid.edits)]
@@ -76,7 +75,7 @@ def span(grid: Grid) -> list[dict[str, Json]]:
     return points
 
 
-def name_of(chosen: dict[str, Json]) -> str:
+def name_of(chosen: JsonObject) -> str:
     """A point's name: its values on the axes."""
     name = " ".join(f"{axis}={_shown(value)}" for axis, value in chosen.items())
     return name if len(name) <= MAX_NAME else name[: MAX_NAME - 1] + "…"
@@ -106,7 +105,7 @@ def _check_once(values: list[Json], field: str) -> None:
         seen.add(text)
 
 
-def _check_places(edits: list[dict[str, Json]], axes: dict[str, list[Json]]) -> None:
+def _check_places(edits: list[JsonObject], axes: dict[str, list[Json]]) -> None:
     used = set[str]()
     for index, edit in enumerate(edits):
         for text in _texts(edit):
@@ -129,7 +128,7 @@ def _texts(value: Json) -> Iterator[str]:
         yield from _texts(item)
 
 
-def _filled(value: Json, chosen: dict[str, Json], field: str) -> Json:
+def _filled(value: Json, chosen: JsonObject, field: str) -> Json:
     if isinstance(value, dict):
         return {key: _filled(item, chosen, f"{field}.{key}") for key, item in value.items()}
     if isinstance(value, list):
@@ -156,7 +155,7 @@ def _shown(value: Json) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _check(ablation: dict[str, Json], manifest: Manifest, field: str, where: str) -> None:
+def _check(ablation: JsonObject, manifest: Manifest, field: str, where: str) -> None:
     try:
         parse_ablation(ablation, manifest)
     except AblationError as error:

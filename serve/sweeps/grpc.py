@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import AsyncIterator
-from typing import Any
 
 from serve.gateway.request_log import current_key
 from serve.grpc_api.interceptor import abort
@@ -13,6 +12,7 @@ from serve.wire import torsor_pb2 as pb
 from serve.wire.errors import RequestError, invalid
 from serve.wire.limits import MAX_GRID_BYTES, MAX_POINTS
 from serve.wire.queries import SweepRequest
+from serve.wire.query_responses import Sweep
 
 PATIENCE_S = 60.0
 
@@ -39,12 +39,12 @@ class SweepServicer(TorsorServicer):
     async def ListSweeps(
         self, request: pb.ListSweepsRequest, context: Context
     ) -> pb.ListSweepsReply:
-        """All sweeps."""
+        """The sweeps that the key may see."""
         del request
 
         async def answer() -> pb.ListSweepsReply:
-            pages = await self._sweeps.pages(current_key())
-            return pb.ListSweepsReply(sweeps=[await make_struct(page) for page in pages])
+            known = await self._sweeps.every(current_key())
+            return pb.ListSweepsReply(sweeps=[await make_struct(sweep) for sweep in known])
 
         return await or_abort(context, answer)
 
@@ -66,7 +66,7 @@ class SweepServicer(TorsorServicer):
                 raise invalid("start", f"found {request.start}, expected {expected}")
             watched = self._sweeps.watch(request.id, current_key(), request.start, PATIENCE_S)
             async for item in watched:
-                if isinstance(item, dict):
+                if isinstance(item, Sweep):
                     yield pb.SweepEvent(sweep=await make_struct(item))
                 elif item is not None:
                     yield pb.SweepEvent(point=await make_struct(json.loads(item[1])))
@@ -80,5 +80,5 @@ class SweepServicer(TorsorServicer):
         return sweeps_of(self._models)
 
 
-async def _reply(page: dict[str, Any]) -> pb.SweepReply:
-    return pb.SweepReply(sweep=await make_struct(page))
+async def _reply(sweep: Sweep) -> pb.SweepReply:
+    return pb.SweepReply(sweep=await make_struct(sweep))

@@ -13,20 +13,20 @@ With API keys, a sweep is seen by the key that started it and by those that may 
 
 import json
 from collections.abc import AsyncIterator
-from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
 from serve.gateway.keys import Key
 from serve.gateway.request_log import current_key
 from serve.http_api.body import read_request
-from serve.http_api.completions import DONE
+from serve.http_api.completions import DONE, event_text
 from serve.http_api.disconnect import cancel_on_disconnect
+from serve.http_api.responses import json_response
 from serve.http_api.routes import ModelsOf, Route
 from serve.http_api.sse import EventResponse
 from serve.sweeps.jobs import POINTS_AT_ONCE, Sweeps, sweeps_of
-from serve.wire import query_responses as pages
+from serve.wire import query_responses as responses
 from serve.wire.errors import invalid
 from serve.wire.limits import MAX_POINTS
 from serve.wire.queries import SweepRequest
@@ -35,36 +35,38 @@ KEEP_ALIVE_S = 15.0
 ALIVE = ": waiting\n\n"
 JSON_LINES, CSV = "application/jsonl", "text/csv"
 
-Json = dict[str, Any]
-
 
 async def start(models_of: ModelsOf, http: Request) -> Response:
     """Start a sweep."""
     request = await read_request(http, SweepRequest)
     work = sweeps_of(models_of()).submit(request, current_key())
-    page = await cancel_on_disconnect(http, work)
-    headers = {"Location": f"/v1/sweeps/{page['id']}"}
-    return Response(json.dumps(page), 202, headers, "application/json")
+    sweep = await cancel_on_disconnect(http, work)
+    return await json_response(sweep, 202, {"Location": f"/v1/sweeps/{sweep.id}"})
 
 
 async def every(models_of: ModelsOf, http: Request) -> Response:
-    """All sweeps that the key may see."""
+    """The sweeps that the key may see."""
     del http
-    return JSONResponse({"sweeps": await sweeps_of(models_of()).pages(current_key())})
+    known = await sweeps_of(models_of()).every(current_key())
+    return await json_response(responses.Sweeps(sweeps=known))
 
 
 async def one(models_of: ModelsOf, http: Request) -> Response:
     """A sweep and how far it is."""
-    return JSONResponse(await sweeps_of(models_of()).page(http.path_params["id"], current_key()))
+    return await json_response(
+        await sweeps_of(models_of()).get(http.path_params["id"], current_key())
+    )
 
 
 async def cancel(models_of: ModelsOf, http: Request) -> Response:
     """Cancel a sweep, or forget one that has ended."""
-    return JSONResponse(await sweeps_of(models_of()).cancel(http.path_params["id"], current_key()))
+    return await json_response(
+        await sweeps_of(models_of()).cancel(http.path_params["id"], current_key())
+    )
 
 
 async def points(models_of: ModelsOf, http: Request) -> Response:
-    """Some of the points, in order."""
+    """Points in order, from `start` on."""
     start = asked(http, "start", 0, 0, MAX_POINTS)
     limit = asked(http, "limit", POINTS_AT_ONCE, 1, MAX_POINTS)
     sweeps, id = sweeps_of(models_of()), http.path_params["id"]
@@ -78,14 +80,14 @@ async def events(models_of: ModelsOf, http: Request) -> Response:
     """The points as they are done, then the sweep."""
     start, id = first_wanted(http), http.path_params["id"]
     sweeps = sweeps_of(models_of())
-    await sweeps.page(id, current_key())  # an error now has a status of its own
+    await sweeps.get(id, current_key())  # an error now has a status of its own
     return EventResponse(event_texts(sweeps.watch(id, current_key(), start, KEEP_ALIVE_S)))
 
 
 async def lines(models_of: ModelsOf, http: Request) -> Response:
     """The points so far as JSON, one a line."""
     key, sweeps, id = current_key(), sweeps_of(models_of()), http.path_params["id"]
-    await sweeps.page(id, key)
+    await sweeps.get(id, key)
     texts = (text + "\n" async for _, text in every_point(sweeps, id, key))
     return _file(texts, f"{id}.jsonl", JSON_LINES)
 
@@ -93,25 +95,25 @@ async def lines(models_of: ModelsOf, http: Request) -> Response:
 async def table(models_of: ModelsOf, http: Request) -> Response:
     """The points so far as a table."""
     key, sweeps, id = current_key(), sweeps_of(models_of()), http.path_params["id"]
-    query = (await sweeps.page(id, key))["query"]
+    query = (await sweeps.get(id, key)).query
 
     async def texts() -> AsyncIterator[str]:
-        yield pages.csv_text([*pages.csv_columns(query)])
+        yield responses.csv_text([*responses.csv_columns(query)])
         async for _, text in every_point(sweeps, id, key):
-            yield pages.csv_line(query, json.loads(text))
+            yield responses.csv_line(query, json.loads(text))
 
     return _file(texts(), f"{id}.csv", CSV)
 
 
 async def event_texts(
-    watched: AsyncIterator[tuple[int, str] | Json | None],
+    watched: AsyncIterator[tuple[int, str] | responses.Sweep | None],
 ) -> AsyncIterator[str]:
     """Server-sent events: a point with its index as id, a comment, or the sweep and the end."""
     async for item in watched:
         if item is None:
             yield ALIVE
-        elif isinstance(item, dict):
-            yield f"data: {json.dumps({'sweep': item})}\n\n{DONE}"
+        elif isinstance(item, responses.Sweep):
+            yield event_text({"sweep": item}) + DONE
         else:
             yield f'id: {item[0]}\ndata: {{"point":{item[1]}}}\n\n'
 
@@ -151,14 +153,14 @@ def _file(texts: AsyncIterator[str], name: str, kind: str) -> Response:
 SWEEPS = "/v1/sweeps"
 POINTS = "The points."
 ROUTES = (
-    Route("GET", SWEEPS, every, answers=pages.SweepsPage),
-    Route("POST", SWEEPS, start, asks=SweepRequest, answers=pages.SweepPage, status=202),
+    Route("GET", SWEEPS, every, answers=responses.Sweeps),
+    Route("POST", SWEEPS, start, asks=SweepRequest, answers=responses.Sweep, status=202),
     Route("POST", "/v1/ablations/sweep", start, is_shown=False),  # beside the other queries
-    Route("GET", f"{SWEEPS}/{{id}}", one, answers=pages.SweepPage),
-    Route("DELETE", f"{SWEEPS}/{{id}}", cancel, answers=pages.CancelledSweepPage),
+    Route("GET", f"{SWEEPS}/{{id}}", one, answers=responses.Sweep),
+    Route("DELETE", f"{SWEEPS}/{{id}}", cancel, answers=responses.Sweep),
     Route(
         *("GET", f"{SWEEPS}/{{id}}/points", points),
-        answers=pages.SweepPointsPage,
+        answers=responses.SweepPoints,
         numbers=("start", "limit"),
     ),
     Route(

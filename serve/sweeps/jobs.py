@@ -12,6 +12,7 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -21,14 +22,14 @@ from serve.gateway.keys import Key
 from serve.models import Models
 from serve.queries.trials import task_bundle
 from serve.sweeps.grid import expand
-from serve.sweeps.runner import SweepJob, error_page, make_query
+from serve.sweeps.runner import SweepJob, error_json, make_query
 from serve.sweeps.store import FILE, Job, NewSweep, SweepStore
 from serve.wire.errors import RequestError
 from serve.wire.queries import SweepRequest
+from serve.wire.query_responses import Sweep, SweepPoint, point_json
 
 log = logging.getLogger("torsor")
 
-Json = Any
 Result = TypeVar("Result")
 POINTS_AT_ONCE = 100  # read from the store for those who watch
 RETRY_S = 2.0  # until a folder that another server holds is tried again
@@ -63,13 +64,14 @@ class Sweeps:
             await asyncio.get_running_loop().run_in_executor(self._thread, store.close)
         self._thread.shutdown(wait=False)
 
-    async def submit(self, request: SweepRequest, key: Key | None) -> dict[str, Json]:
-        """Take a sweep in; its page. `RequestError` for what can't become one."""
+    async def submit(self, request: SweepRequest, key: Key | None) -> Sweep:
+        """Take a sweep in. `RequestError` for what can't become one."""
         if request.query == "score":
             bundle = self._models.text_bundle(request.model)
         else:
             bundle = task_bundle(self._models, request.model)
         make_query(self._models, bundle, request)
+        request.unknown = request.unknown or self._models.unknown  # of this server, to the end
         ablations = await asyncio.to_thread(expand, request, bundle.manifest)
         new = NewSweep(
             id=secrets.token_hex(16),
@@ -84,48 +86,48 @@ class Sweeps:
         await self._do(store.add, new)
         self._wake.set()
         await self._observe(store)
-        return await self.page(new.id, key)
+        return await self.get(new.id, key)
 
-    async def page(self, name: str, key: Key | None) -> dict[str, Json]:
+    async def get(self, name: str, key: Key | None) -> Sweep:
         """A sweep; `RequestError` if there is none that the key may see."""
         store = await self._opened()
-        found = await self._do(store.page, name) if store is not None else None
+        found = await self._do(store.get, name) if store is not None else None
         if found is None or not _may_see(key, found[1]):
             expected = "the id of one; GET /v1/sweeps lists them"
             raise RequestError(
                 "not_found", f"id: found no sweep {name!r:.80}, expected {expected}", "id"
             )
-        page: dict[str, Json] = found[0]
-        return page
+        sweep: Sweep = found[0]
+        return sweep
 
-    async def pages(self, key: Key | None) -> list[dict[str, Json]]:
-        """All sweeps that the key may see, the newest first."""
+    async def every(self, key: Key | None) -> tuple[Sweep, ...]:
+        """The sweeps that the key may see, the newest first."""
         store = await self._opened()
-        pages = await self._do(store.pages) if store is not None else []
-        return [page for page, owner in pages if _may_see(key, owner)]
+        known = await self._do(store.every) if store is not None else []
+        return tuple(sweep for sweep, owner in known if _may_see(key, owner))
 
     async def points(
         self, name: str, key: Key | None, start: int, limit: int
     ) -> list[tuple[int, str]]:
         """Position and JSON of points in order, from a position on; no more than there are yet."""
-        await self.page(name, key)
+        await self.get(name, key)
         return await self._points(name, start, limit)
 
     async def watch(
         self, name: str, key: Key | None, start: int = 0, idle_s: float | None = None
-    ) -> AsyncIterator[tuple[int, str] | dict[str, Json] | None]:
-        """Points as they are done, and at the end the sweep's page; None: nothing for so long.
+    ) -> AsyncIterator[tuple[int, str] | Sweep | None]:
+        """Points as they are done, and at the end the sweep; None: nothing for so long.
 
         `RequestError` where the server stops meanwhile.
         """
         while True:
-            news, page = self._news, await self.page(name, key)
+            news, sweep = self._news, await self.get(name, key)
             while points := await self._points(name, start, POINTS_AT_ONCE):
                 for point in points:
                     yield point
                 start = points[-1][0] + 1
-            if page["state"] in ENDED:
-                yield page
+            if sweep.state in ENDED:
+                yield sweep
                 return
             if self._stopping:
                 break
@@ -136,19 +138,19 @@ class Sweeps:
                 yield None
         raise self._leaving()
 
-    async def cancel(self, name: str, key: Key | None) -> dict[str, Json]:
+    async def cancel(self, name: str, key: Key | None) -> Sweep:
         """End a sweep, whose points stay, or forget one that has ended: `deleted` says which."""
-        page, store = await self.page(name, key), await self._opened()
+        sweep, store = await self.get(name, key), await self._opened()
         assert store is not None
         cancelled = await self._do(store.end, name, "cancelled")
         if self._running is not None and self._running[0] == name:
             self._running[1].cancel()
         if not cancelled:
             await self._do(store.remove, name)
-        page = {**(await self.page(name, key) if cancelled else page), "deleted": not cancelled}
+        sweep = await self.get(name, key) if cancelled else sweep
         self._tell()
         await self._observe(store)
-        return page
+        return replace(sweep, deleted=not cancelled)
 
     async def _run(self) -> None:
         said = ""
@@ -176,9 +178,9 @@ class Sweeps:
             await self._observe(store)
 
     async def _go_on(self, store: SweepStore, job: Job) -> None:
-        async def save(position: int, point: dict[str, Json]) -> None:
-            await self._do(store.save, job.id, position, point)
-            metrics.count_point(point["error"] is None)
+        async def save(point: SweepPoint) -> None:
+            await self._do(store.save, job.id, point.index, point_json(point))
+            metrics.count_point(point.error is None)
             self._tell()
 
         state, error = "done", None
@@ -191,7 +193,7 @@ class Sweeps:
             self._tell()
             await work.run()
         except Exception as failed:
-            state, error = "failed", error_page(failed)
+            state, error = "failed", error_json(failed)
         await self._do(store.end, job.id, state, error)
         self._tell()
 

@@ -14,7 +14,7 @@ import math
 import tempfile
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,17 +24,27 @@ from serve.engine.stream import Delivery, Stream
 from serve.engine.wakeup import Wakeup
 from serve.models import Models
 from serve.queries.intervals import Measured, contrast, score_names
+from serve.queries.prompts import report_unknown
 from serve.queries.score import bits_per_character, kl_bits
 from serve.queries.trials import measure, own_trials, task_of
 from serve.runtime.bundle import AblatedModel, Bundle
 from serve.runtime.session import Session
 from serve.runtime.trials import Trials
+from serve.wire.codec import to_json
 from serve.wire.errors import RequestError, invalid
 from serve.wire.queries import SweepRequest, TrialsRequest
+from serve.wire.query_responses import Contrast, Scores
 
 Array = NDArray[Any]
 MAX_LOGITS_BYTES = 256 << 20  # of the plain model's logits; more are kept in a temporary file
 COMPARED = 512  # characters that are compared at once, off the event loop
+
+
+class Measurement(NamedTuple):
+    """The numbers of a query under an ablation; `delta` is the change of the headline."""
+
+    scores: dict[str, Any]
+    delta: float | None
 
 
 class ScoreQuery:
@@ -45,7 +55,9 @@ class ScoreQuery:
         assert request.text is not None
         self.bundle, self._models = bundle, models
         vocabulary = models.vocabularies[bundle.name]
-        self._forced = vocabulary.encode(request.text, "text", request.unknown)
+        unknown = request.unknown or models.unknown
+        self._forced, counts = vocabulary.encode_counted(request.text, "text", unknown)
+        self._unknown = report_unknown(unknown, [counts])
         if not len(self._forced):
             raise invalid("text", "found no character of the model's vocabulary, expected some")
         self._bpc = math.nan
@@ -60,10 +72,11 @@ class ScoreQuery:
                     self._keep(delivery, len(logprobs))
                     logprobs += delivery.logprobs
         self._bpc = bits_per_character(logprobs)
-        return {"num_characters": len(logprobs), "bpc": self._bpc}
+        told = {"unknown": to_json(self._unknown)} if self._unknown else {}
+        return {"num_characters": len(logprobs), "bpc": self._bpc, **told}
 
-    async def measure(self, variant: AblatedModel, mass: float | None) -> dict[str, Any]:
-        """What an ablation does to the score."""
+    async def measure(self, variant: AblatedModel, mass: float | None) -> Measurement:
+        """The score under an ablation, and its change."""
         del mass  # divides the headline only, which the caller does
         logprobs, divergences, waiting = list[float](), list[float](), list[Delivery]()
         async with aclosing(self._read(variant.session, True)) as pieces:
@@ -78,7 +91,7 @@ class ScoreQuery:
         bpc = bits_per_character(logprobs)
         delta = bpc - self._bpc
         mean_kl = math.fsum(divergences) / len(divergences)
-        return {"bpc": bpc, "delta_bpc": delta, "mean_kl": mean_kl, "delta": delta}
+        return Measurement({"bpc": bpc, "delta_bpc": delta, "mean_kl": mean_kl}, delta)
 
     async def delta(self, variant: AblatedModel) -> float:
         """The headline of `measure` alone."""
@@ -135,12 +148,16 @@ class ScoreQuery:
                     yield arrived
 
 
-Json = Any
+def changed(found: Contrast) -> Scores:
+    """The scores under an ablation, and what it changed."""
+    return {**(found.ablated or {}), **(found.delta or {})}
+
+
 DEFAULTS = TrialsRequest.model_validate({})
 
 
 class TrialsQuery:
-    """How well a model of a task does. `open` comes first."""
+    """Scores of a task model on its own trials. `open` comes first."""
 
     def __init__(self, models: Models, bundle: Bundle) -> None:
         self.bundle, self._models = bundle, models
@@ -148,34 +165,34 @@ class TrialsQuery:
         names = score_names(task)
         self._headline = task.headline if task.headline in names else names[-1]
 
-    async def open(self) -> dict[str, Json]:
+    async def open(self) -> dict[str, Any]:
         """Run the plain model; what every point is compared with."""
         self._trials: Trials = await self._models.trials.run(own_trials, self.bundle)
         self._plain = await self._run(self.bundle.plain)
-        page = await self._contrast(None, None, DEFAULTS.resamples)
+        found = await self._contrast(None, None, DEFAULTS.resamples)
         kept = ("num_trials", "num_steps", "counted", "intervals", "warnings")
-        return {"headline": self._headline, **page["baseline"], **{k: page[k] for k in kept}}
+        numbers = {key: to_json(getattr(found, key)) for key in kept}
+        return {"headline": self._headline, **found.baseline, **numbers}
 
-    async def measure(self, variant: AblatedModel, mass: float | None) -> dict[str, Json]:
-        """What an ablation does to the scores."""
-        ablated = await self._run(variant)
-        page = await self._contrast(ablated, mass, DEFAULTS.resamples)
-        kept = {key: page[key] for key in ("s_delta_t", "intervals", "warnings")}
-        scores = {**page["ablated"], **page["delta"], **kept}
-        return {**scores, "delta": page["delta"][f"delta_{self._headline}"]}
+    async def measure(self, variant: AblatedModel, mass: float | None) -> Measurement:
+        """The scores under an ablation, and their change."""
+        found = await self._contrast(await self._run(variant), mass, DEFAULTS.resamples)
+        kept = {key: to_json(getattr(found, key)) for key in ("s_delta_t", "intervals", "warnings")}
+        return Measurement({**changed(found), **kept}, self._headline_of(found))
 
     async def delta(self, variant: AblatedModel) -> float | None:
         """The headline of `measure` alone."""
-        page = await self._contrast(await self._run(variant), None, 0)
-        found: float | None = page["delta"][f"delta_{self._headline}"]
-        return found
+        return self._headline_of(await self._contrast(await self._run(variant), None, 0))
+
+    def _headline_of(self, found: Contrast) -> float | None:
+        return (found.delta or {})[f"delta_{self._headline}"]
 
     async def _run(self, variant: AblatedModel) -> Measured:
         return await measure(self._models, self.bundle, variant.session, self._trials)
 
     async def _contrast(
         self, ablated: Measured | None, mass: float | None, resamples: int
-    ) -> dict[str, Json]:
+    ) -> Contrast:
         task, seed = task_of(self.bundle), DEFAULTS.seed
         arguments = (task, self._plain, ablated, mass, resamples, seed)
         return await self._models.trials.run(contrast, *arguments)

@@ -14,8 +14,9 @@ import logging
 import math
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Protocol, TypeVar
 
 from serve.ablation.ablation import canonical, controls
 from serve.ablation.apply import divisor_of
@@ -24,21 +25,23 @@ from serve.manifest.page import Manifest
 from serve.models import Models
 from serve.queries.trials import task_bundle
 from serve.runtime.bundle import AblatedModel, Bundle
-from serve.sweeps.measure import ScoreQuery, TrialsQuery
+from serve.sweeps.measure import Measurement, ScoreQuery, TrialsQuery
 from serve.sweeps.store import Job
-from serve.wire.errors import RequestError, invalid
+from serve.wire.codec import Json, JsonObject
+from serve.wire.errors import RequestError, invalid, server_failed
 from serve.wire.limits import MAX_SEED
 from serve.wire.queries import SweepRequest
+from serve.wire.query_responses import Control, SweepPoint
 from serve.wire.requests import parse_request
 
 log = logging.getLogger("torsor")
 
-Json = Any
+Result = TypeVar("Result")
 SIDE_BY_SIDE = 4  # points that are measured at once
 RETRY_S = 0.5
 BUSY = ("queue_full", "unavailable")  # codes of what may go well later
 
-Save = Callable[[int, dict[str, Json]], Awaitable[None]]
+Save = Callable[[SweepPoint], Awaitable[None]]
 
 
 class SweepFailed(Exception):
@@ -50,18 +53,18 @@ class SweepFailed(Exception):
 
 
 class Query(Protocol):
-    """What a sweep asks of every ablation."""
+    """The query of a sweep, asked of every ablation."""
 
     bundle: Bundle
 
-    async def open(self) -> dict[str, Json]:
+    async def open(self) -> JsonObject:
         """Ask it of the plain model."""
 
-    async def measure(self, variant: AblatedModel, mass: float | None) -> dict[str, Json]:
-        """Ask it of an ablated one; the headline's change is `delta`."""
+    async def measure(self, variant: AblatedModel, mass: float | None) -> Measurement:
+        """Ask it of an ablated one."""
 
     async def delta(self, variant: AblatedModel) -> float | None:
-        """That headline alone."""
+        """The change of the headline alone."""
 
 
 def make_query(models: Models, bundle: Bundle, request: SweepRequest) -> Query:
@@ -95,12 +98,12 @@ class SweepJob:
         self._models, self._job, self._save = models, job, save
         self._request = parse_request(SweepRequest, job.request)
 
-    async def open(self) -> dict[str, Json]:
+    async def open(self) -> JsonObject:
         """Measure the plain model; what all points are compared with."""
         while True:
             try:
                 self._query = make_query(self._models, self._bundle(), self._request)
-                baseline: dict[str, Json] = finite(await self._query.open())
+                baseline: JsonObject = finite(await self._query.open())
                 return baseline
             except RequestError as error:
                 if error.code not in BUSY:
@@ -118,55 +121,58 @@ class SweepJob:
         except* SweepFailed as failed:
             raise failed.exceptions[0] from None
 
-    async def _work(self, points: Iterator[tuple[int, dict[str, Json]]]) -> None:
+    async def _work(self, points: Iterator[tuple[int, JsonObject]]) -> None:
         for position, ablation in points:
             started = time.monotonic()
             name = str(ablation.get("name") or f"point {position}")
-            page = {"index": position, "name": name, **await self._point(ablation)}
-            page["seconds"] = round(time.monotonic() - started, 3)
-            await self._save(position, finite(page))
+            point = SweepPoint(
+                index=position, name=name, **await self._point(ablation), seconds=0.0
+            )
+            await self._save(replace(point, seconds=round(time.monotonic() - started, 3)))
 
-    async def _point(self, ablation: dict[str, Json]) -> dict[str, Json]:
+    async def _point(self, ablation: JsonObject) -> JsonObject:
+        """The point but for what it is called and how long it took."""
         try:
-            page = await self._patiently(lambda: self._measure(ablation))
+            found = await self._patiently(lambda: self._measure(ablation))
         except SweepFailed:
             raise
         except Exception as error:
-            return {"error": error_page(error)}
-        runs = [await self._control(ablation, seed) for seed in self._seeds]
-        return {**page, **(summary_of(runs) if runs else {}), "error": None}
+            return {"error": error_json(error)}
+        controls = tuple([await self._control(ablation, seed) for seed in self._seeds])
+        return {**found, **summary_of(controls), "error": None}
 
     @property
     def _seeds(self) -> list[int]:
         return seeds_of(self._request.seed, self._request.controls)
 
-    async def _measure(self, ablation: dict[str, Json]) -> dict[str, Json]:
+    async def _measure(self, ablation: JsonObject) -> JsonObject:
         variant = await self._models.variant(self._query.bundle, ablation)
         assert variant.report is not None
         divisor = divisor_of(variant.report)
-        page = await self._query.measure(variant, divisor)
-        per_mass = page["delta"] / divisor if divisor and page["delta"] is not None else None
+        scores, delta = await self._query.measure(variant, divisor)
+        per_mass = delta / divisor if divisor and delta is not None else None
         mass = variant.report["mass"]
-        return {"mass": mass, **page, "per_mass": per_mass, "ablation": variant.report}
+        numbers = {"mass": mass, "scores": scores, "delta": delta, "per_mass": per_mass}
+        return {**finite(numbers), "ablation": variant.report}
 
-    async def _control(self, ablation: dict[str, Json], seed: int) -> dict[str, Json]:
-        async def measured() -> dict[str, Json]:
+    async def _control(self, ablation: JsonObject, seed: int) -> Control:
+        async def measured() -> Control:
             bundle = self._query.bundle
             control = control_of(ablation, seed, bundle.manifest)
             variant = await self._models.variant(bundle, control)
             assert variant.report is not None
-            mass = variant.report["mass"]
-            return {"mass": mass, "delta": await self._query.delta(variant), "error": None}
+            numbers = {"mass": variant.report["mass"], "delta": await self._query.delta(variant)}
+            return Control(seed=seed, **finite(numbers), error=None)
 
         try:
-            return {"seed": seed, **await self._patiently(measured)}
+            return await self._patiently(measured)
         except SweepFailed:
             raise
         except Exception as error:
-            why = error_page(error)["message"]
-            return {"seed": seed, "mass": None, "delta": None, "error": why}
+            why = error_json(error)["message"]
+            return Control(seed=seed, mass=None, delta=None, error=why)
 
-    async def _patiently(self, work: Callable[[], Awaitable[dict[str, Json]]]) -> dict[str, Json]:
+    async def _patiently(self, work: Callable[[], Awaitable[Result]]) -> Result:
         """The result of `work`, tried again for as long as the server is only busy."""
         while True:
             self._query.bundle = self._bundle()
@@ -191,17 +197,17 @@ def finite(value: Json) -> Json:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def error_page(error: Exception) -> dict[str, Json]:
+def error_json(error: Exception) -> JsonObject:
     """An error as sweeps and points show it; a mistake of ours is logged, and says no more."""
     if isinstance(error, SweepFailed):
         error = error.error
     if not isinstance(error, RequestError):
         log.error("a sweep failed", exc_info=error)
-        error = RequestError("internal", "the server failed; see its log")
+        error = server_failed()
     return {"code": error.code, "message": error.message, "field": error.field}
 
 
-def control_of(ablation: Mapping[str, Json], seed: int, manifest: Manifest) -> dict[str, Json]:
+def control_of(ablation: Mapping[str, Json], seed: int, manifest: Manifest) -> JsonObject:
     """An ablation with a random edit in the place of every edit that removes something.
 
     `RequestError` where none does: it would be its own control.
@@ -218,11 +224,11 @@ def seeds_of(first: int, count: int) -> list[int]:
     return [(first + i) % (MAX_SEED + 1) for i in range(count)]
 
 
-def summary_of(runs: Sequence[Mapping[str, Json]]) -> dict[str, Json]:
+def summary_of(controls: tuple[Control, ...]) -> JsonObject:
     """The controls of a point, with the mean and the standard deviation of their deltas."""
-    deltas = [run["delta"] for run in runs if run["delta"] is not None]
+    deltas = [control.delta for control in controls if control.delta is not None]
     return {
-        "controls": list(runs),
-        "controls_mean": statistics.fmean(deltas) if deltas else None,
-        "controls_deviation": statistics.stdev(deltas) if len(deltas) > 1 else None,
+        "controls": controls,
+        "controls_mean": finite(statistics.fmean(deltas)) if deltas else None,
+        "controls_deviation": finite(statistics.stdev(deltas)) if len(deltas) > 1 else None,
     }

@@ -15,13 +15,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from serve.sweeps.folder import lock_folder
+from serve.wire.codec import Json, JsonObject
 from serve.wire.errors import RequestError
 from serve.wire.limits import MAX_SWEEPS
+from serve.wire.query_responses import Sweep
 
-Json = Any
 FILE = "sweeps.sqlite"
 VERSION = 1  # of the tables
 MAX_ENDED = 1000  # that are kept; the oldest go
@@ -69,26 +69,26 @@ class StoreError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewSweep:
-    """What is known of a sweep when it is taken in."""
+    """A sweep as it is taken in."""
 
     id: str
     model: str
     query: str
     identity: str  # of graph and weights
     owner: str | None  # name of the API key
-    request: dict[str, Json]
-    ablations: Sequence[dict[str, Json]]
+    request: JsonObject
+    ablations: Sequence[JsonObject]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What it takes to go on with a sweep."""
+    """A sweep to go on with, and its points that aren't done."""
 
     id: str
     model: str
     identity: str
-    request: dict[str, Json]
-    todo: list[tuple[int, dict[str, Json]]]  # position and ablation of the points to run
+    request: JsonObject
+    todo: list[tuple[int, JsonObject]]  # position and ablation of the points to run
 
 
 class SweepStore:
@@ -162,12 +162,12 @@ class SweepStore:
             ).rowcount
         return bool(begun)
 
-    def compare_with(self, name: str, baseline: dict[str, Json]) -> None:
-        """What the plain model does, which all points of a sweep are compared with."""
+    def compare_with(self, name: str, baseline: JsonObject) -> None:
+        """Save the plain model's numbers, which all points of a sweep are compared with."""
         with self._transaction():
             self._db.execute("UPDATE sweeps SET baseline = ? WHERE id = ?", (_dump(baseline), name))
 
-    def save(self, name: str, position: int, point: dict[str, Json]) -> None:
+    def save(self, name: str, position: int, point: JsonObject) -> None:
         """A point of a running sweep is done; of one that has ended it is too late."""
         failed = point["error"] is not None
         with self._transaction():
@@ -202,19 +202,19 @@ class SweepStore:
         with self._transaction():
             self._db.execute(f"DELETE FROM sweeps WHERE id = ? AND NOT {ACTIVE}", (name,))
 
-    def page(self, name: str) -> tuple[dict[str, Json], str | None] | None:
-        """A sweep as its page, and whose it is; None if there is none."""
+    def get(self, name: str) -> tuple[Sweep, str | None] | None:
+        """A sweep, and whose it is; None if there is none."""
         row = self._db.execute(
             f"SELECT owner, {', '.join(SHOWN)} FROM sweeps WHERE id = ?", (name,)
         ).fetchone()
-        return None if row is None else (_page(row[1:]), row[0])
+        return None if row is None else (_sweep(row[1:]), row[0])
 
-    def pages(self) -> list[tuple[dict[str, Json], str | None]]:
-        """All sweeps, the newest first."""
+    def every(self) -> list[tuple[Sweep, str | None]]:
+        """The sweeps, the newest first."""
         rows = self._db.execute(
             f"SELECT owner, {', '.join(SHOWN)} FROM sweeps ORDER BY number DESC"
         )
-        return [(_page(row[1:]), row[0]) for row in rows]
+        return [(_sweep(row[1:]), row[0]) for row in rows]
 
     def points(self, name: str, start: int, limit: int) -> list[tuple[int, str]]:
         """Position and JSON of points that may be shown, from a position on; at most `limit`."""
@@ -235,7 +235,7 @@ class SweepStore:
         return found
 
     def count(self) -> dict[str, int]:
-        """How many sweeps are queued, and running."""
+        """The numbers of sweeps that are queued, and running."""
         found = self._db.execute(
             f"SELECT state, count(*) FROM sweeps WHERE {ACTIVE} GROUP BY state"
         )
@@ -274,11 +274,11 @@ def _open(path: Path) -> sqlite3.Connection:
     return db
 
 
-def _page(row: Sequence[Json]) -> dict[str, Json]:
-    page = dict(zip(SHOWN, row, strict=True))
+def _sweep(row: Sequence[Json]) -> Sweep:
+    found = dict(zip(SHOWN, row, strict=True))
     for key in ("error", "baseline"):
-        page[key] = None if page[key] is None else json.loads(page[key])
-    return page
+        found[key] = None if found[key] is None else json.loads(found[key])
+    return Sweep(**found)
 
 
 def _dump(value: Json) -> str:

@@ -32,11 +32,11 @@ def edit_keys(edit: Mapping[str, Any]) -> tuple[str, ...]:
     return ("target", "op", *own[1:]) if "target" in own else ("op", *own)
 
 
-def stray_key(page: Mapping[str, Any], keys: Iterable[str]) -> tuple[str, str, str] | None:
+def stray_key(given: Mapping[str, Any], keys: Iterable[str]) -> tuple[str, str, str] | None:
     """The first key of an ablation or an edit that isn't one of `keys`: it, what is expected, and
     the remedy."""
     known = tuple(keys)
-    for key in page:
+    for key in given:
         if key not in known:
             expected = f"an object with no keys but {', '.join(known)}"
             return str(key), expected, _remedy(str(key), known)

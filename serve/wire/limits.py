@@ -7,6 +7,9 @@
 | total_timeout_s       | from arrival to the last character                                       |
 | unread_timeout_s      | that a stream rests because its client doesn't read                      |
 | body_timeout_s        | for the body of a request over HTTP                                      |
+| header_timeout_s      | for its headers                                                          |
+| max_header_bytes      | of its first line and headers                                            |
+| max_headers           | headers                                                                  |
 | max_streams           | streams that run at once, a model; the others wait                       |
 | max_waiting           | streams that wait                                                        |
 | max_held_characters   | of the prompts of all streams that wait or run                           |
@@ -47,6 +50,9 @@ serve/engine/limits.py. Below the table's are limits that errors state without a
 from collections.abc import Mapping
 
 BODY_TIMEOUT_S = 30.0
+HEADER_TIMEOUT_S = 20.0
+MAX_HEADER_BYTES = 1 << 16
+MAX_HEADERS = 128
 UNREAD_TIMEOUT_S = 30.0
 MAX_QUEUED_ABLATIONS = 256
 MAX_QUEUED_INFERENCES = 16
@@ -55,7 +61,7 @@ MAX_QUEUED_LARGE = 64
 MAX_PROMPT_CHARACTERS = 1_000_000
 MAX_TOKENS = 1_000_000
 MAX_CHOICES = 128
-MAX_STOPS = 16
+MAX_STOPS = 64
 MAX_STOP_CHARACTERS = 1_000
 MAX_LOGPROBS = 20
 MAX_LOGPROBS_TOTAL = 200_000
@@ -91,6 +97,9 @@ LIMITS: dict[str, float | None] = {  # in the order of the table; None: the engi
     "total_timeout_s": None,
     "unread_timeout_s": None,
     "body_timeout_s": BODY_TIMEOUT_S,
+    "header_timeout_s": HEADER_TIMEOUT_S,
+    "max_header_bytes": MAX_HEADER_BYTES,
+    "max_headers": MAX_HEADERS,
     "max_streams": None,
     "max_waiting": None,
     "max_held_characters": None,

@@ -53,11 +53,6 @@ def _check_text(text: str) -> str:
             f"prompt: found {len(text)} characters, expected at most {MAX_PROMPT_CHARACTERS} "
             "(max_prompt_characters)"
         )
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        found = f"found half a surrogate pair, {text[error.start]!r}, at index {error.start}"
-        raise ValueError(f"prompt: {found}; expected Unicode text") from None
     return text
 
 

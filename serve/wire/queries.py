@@ -30,7 +30,7 @@ class CompareRequest(Strict):
 
     model: str | None = None
     prompt: str = Field("", max_length=MAX_PROMPT_CHARACTERS, description="empty: from the start")
-    unknown: Unknown = "error"
+    unknown: Unknown | None = None
     ablations: list[AblationJson] = Field(min_length=1, max_length=MAX_COMPARED)
     top: int = Field(10, ge=1, le=MAX_TOP, description="characters of each distribution to name")
 
@@ -119,7 +119,7 @@ class SweepRequest(Strict):
     text: str | None = Field(
         None, min_length=1, description="to score", json_schema_extra={"maxLength": MAX_SWEEP_TEXT}
     )
-    unknown: Unknown = "error"
+    unknown: Unknown | None = None
     ablations: list[AblationJson] = Field([], max_length=MAX_POINTS)
     grid: Grid | None = None
     controls: int = Field(

@@ -5,7 +5,7 @@ Text is measured in characters: one token is one character of the model's vocabu
 
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from serve.wire.errors import invalid
 from serve.wire.limits import (
@@ -20,9 +20,10 @@ from serve.wire.limits import (
     MAX_STOPS,
     MAX_TOKENS,
 )
+from serve.wire.no_op_fields import NoOpFields, StreamOptions
 from serve.wire.preview import shown
 from serve.wire.prompts import Prompt, PromptField, prompt_list
-from serve.wire.validation import Strict, explain, unknown_field
+from serve.wire.validation import Strict, explain, require_unicode, unknown_field
 
 MAX_INDEX_DIGITS = 9
 
@@ -53,8 +54,8 @@ class GenerateRequest(Strict):
     logit_bias: dict[str, float] | None = Field(
         None, description="index of a character: added to its logit; -100 forbids it"
     )
-    unknown: Unknown = Field(
-        "error", description="characters outside the vocabulary; a stop that has some never comes"
+    unknown: Unknown | None = Field(
+        None, description="characters of the prompt outside the vocabulary; left out: the server's"
     )
     ablation: AblationJson | None = Field(None, description="edits of the model's weights")
     state: str | None = Field(
@@ -122,57 +123,31 @@ class GenerateRequest(Strict):
         return self
 
 
-def _whole(value: Any) -> Any:
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-# The one number that asks for nothing; JSON may write it 0 or 0.0.
-Zero = Annotated[Literal[0], BeforeValidator(_whole)]
-One = Annotated[Literal[1], BeforeValidator(_whole)]
-
-
-class StreamOptions(Strict):
-    """OpenAI's `stream_options`."""
-
-    include_usage: bool = False
-    continuous_usage_stats: Literal[False] = False
-
-
-class NoOpFields(Strict):
-    """What OpenAI's and vLLM's clients and load tools send, and this server does not honour.
-
-    Each may hold what asks for nothing. These models have neither an end token nor special tokens,
-    so both values of a switch that speaks of them do.
-    """
-
-    user: str | None = None
-    best_of: int | None = Field(None, description="n, or left out")
-    suffix: None = None
-    frequency_penalty: Zero | None = None
-    presence_penalty: Zero | None = None
-    repetition_penalty: One | None = None
-    length_penalty: One | None = None
-    min_p: Zero | None = None
-    use_beam_search: Literal[False] | None = None
-    include_stop_str_in_output: Literal[False] | None = None
-    stop_token_ids: list[int] | None = Field(None, max_length=0)
-    min_tokens: int | None = Field(None, ge=0, description="at most max_tokens, without stop")
-    ignore_eos: bool | None = None
-    add_special_tokens: bool | None = None
-    skip_special_tokens: bool | None = None
-    spaces_between_special_tokens: bool | None = None
-
-
 class CompletionRequest(GenerateRequest, NoOpFields):
     """The body of `POST /v1/completions`: OpenAI's fields, and ours on top."""
 
     stream: bool = False
     stream_options: StreamOptions | None = None
+    max_completion_tokens: int | None = Field(
+        None, ge=0, le=MAX_TOKENS, description="another name of max_tokens"
+    )
 
-    @property
-    def wants_usage(self) -> bool:
-        """Whether a stream ends with what it has used."""
-        return self.stream_options is not None and self.stream_options.include_usage
+    @model_validator(mode="before")
+    @classmethod
+    def _take_other_name(cls, value: Any) -> Any:
+        """`max_completion_tokens` stands for `max_tokens` where that is left out."""
+        if isinstance(value, dict) and value.get("max_completion_tokens") is not None:
+            return {"max_tokens": value["max_completion_tokens"], **value}
+        return value
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        if self.max_completion_tokens not in (None, self.max_tokens):
+            raise ValueError(
+                f"max_completion_tokens: found {self.max_completion_tokens} beside max_tokens "
+                f"{self.max_tokens}, expected the same number; leave one of them out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_stream_options(self) -> Self:
@@ -222,7 +197,7 @@ class TokenizeRequest(Strict):
 
     model: str | None = None
     prompt: str = Field(max_length=MAX_PROMPT_CHARACTERS)
-    unknown: Unknown = "error"
+    unknown: Unknown | None = None
     add_special_tokens: bool = Field(False, description="there are none")
     return_token_strs: bool = False
 
@@ -245,7 +220,7 @@ class ScoreRequest(Strict):
 
     model: str | None = None
     text: str = Field(min_length=1, max_length=MAX_PROMPT_CHARACTERS)
-    unknown: Unknown = "error"
+    unknown: Unknown | None = None
     ablation: AblationJson | None = None
     detail: bool = Field(False, description="also per-character log-probabilities and KL")
 
@@ -269,6 +244,7 @@ def parse_request(kind: type[Request], value: Any) -> Request:
     """
     if not isinstance(value, dict):
         raise invalid("body", f"found {shown(value, 80)}, expected a JSON object")
+    require_unicode(value)
     value = {k: v for k, v in value.items() if v is not None or k not in kind.model_fields}
     if len(value) > len(kind.model_fields):  # one is unknown; pydantic would look at all of them
         raise unknown_field(next(key for key in value if key not in kind.model_fields))

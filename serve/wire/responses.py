@@ -1,205 +1,272 @@
-"""Responses over HTTP: their schemas, used for /docs.json only. They may come to have more keys.
+"""Responses about models, texts and tokens: each shape once, for both wires.
 
-Text is measured in characters; log-probabilities are natural logarithms.
+The server builds them, `serve/wire/codec.py` writes and reads them, /docs.json shows their schemas,
+the clients hand them out. They may come to have more keys. Text is measured in characters;
+log-probabilities are natural logarithms.
 """
 
-from typing import Any
+from dataclasses import dataclass
 
-from pydantic import BaseModel, ConfigDict
-
-
-class Page(BaseModel):
-    """The schema of an answer; made when somebody asks for it, not at every start."""
-
-    model_config = ConfigDict(defer_build=True)
+from serve.wire.codec import JsonObject, flat, inside, left_out
 
 
-Json = dict[str, Any]
-
-
-class ModelPage(Page):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
     """One entry of `GET /v1/models`."""
 
     id: str
-    object: str
-    created: int
-    owned_by: str
+    object: str = "model"
+    created: int = 0
+    owned_by: str = "torsor"
     root: str
     max_model_len: int  # characters that a request may take, of prompt and text together
     family: str
-    config: Json
+    config: JsonObject  # sizes of the family
     num_parameters: int
     symbols: str  # "characters" or "bytes"
-    vocabulary_size: int
-    task: Json | None
-    device: str
-    provider: str
+    vocabulary_size: int  # 0 of models of a task
+    task: JsonObject | None  # what goes in and what is owed; null: text
+    device: str  # "cpu" or "cuda"
+    provider: str  # of the runtime, the one really in use
     kernels: str
-    targets: list[str]
-    training: Json
+    targets: tuple[str, ...]  # what edits may name
+    training: JsonObject  # provenance: dataset, iterations, seed, test_bpc, ...
 
 
-class ModelsPage(Page):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Models:
     """`GET /v1/models`."""
 
-    object: str
-    data: list[ModelPage]
+    object: str = "list"
+    data: tuple[Model, ...]
 
 
-class UnloadedPage(Page):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unloaded:
     """A model that is served no more."""
 
     id: str
     unloaded: bool
 
 
-class TargetPage(Page):
-    """What edits may name; square targets also show their spectrum."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spectrum:
+    """The ordered real Schur form T of a square target, split at `alpha`."""
+
+    alpha: float
+    n_R: int
+    n_C: int
+    rho: float  # spectral radius
+    eigenvalues: tuple[complex, ...]  # in row order, by non-increasing modulus
+    block_sizes: tuple[int, ...]  # 1: real eigenvalue, 2: complex pair
+    masses: dict[str, float]  # ||N_x||_F / ||T||_F of RR, C→R, CC
+    backward_error: float
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A weight, or a slice of it, that edits may name; square targets also show their spectrum."""
 
     name: str
     weight: str
     meaning: str
-    shape: list[int]
-    ops: list[str]
-    norm: float
+    shape: tuple[int, ...]
+    ops: tuple[str, ...]
+    norm: float  # Frobenius
+    spectrum: Spectrum | None = flat()
 
 
-class SymmetryPage(Page):
-    """What edits of op "symmetry" may name, and the weights that it moves."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Symmetry:
+    """A symmetry that edits of op "symmetry" may name: it moves weights, and not the function."""
 
     name: str
     group: str
     size: int
     meaning: str
-    weights: list[str]
+    weights: tuple[str, ...]  # that it moves
 
 
-class StructurePage(Page):
-    """`GET /v1/models/{model}/structure`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Structure:
+    """`GET /v1/models/{model}/structure`: what can be ablated in a model."""
 
     model: str
-    targets: list[TargetPage]
-    symmetries: list[SymmetryPage]
+    targets: tuple[Target, ...]
+    symmetries: tuple[Symmetry, ...] = ()
 
 
-class LimitsPage(Page):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
     """`GET /v1/limits`: seconds and counts by name; and those of the key that asks."""
 
     limits: dict[str, float]
-    key: Json | None
+    key: JsonObject | None
 
 
-class CachedPage(Page):
-    """Characters of prompts that the cache of states knew."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownCharacters:
+    """The characters of a text that the model lacks: how often each, and what became of them."""
 
-    cached_tokens: int
+    policy: str  # "skip" or "replace"
+    counts: dict[str, int]
 
 
-class UsagePage(Page):
-    """Characters read and written."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Characters read and written; cached ones, of the prompt, were known and not run again."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
-    prompt_tokens_details: CachedPage
+    cached_tokens: int = inside("prompt_tokens_details", 0)
+    unknown: UnknownCharacters | None = left_out(None)  # only where the prompt had some
 
 
-class LogprobsPage(Page):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logprobs:
     """Characters one by one; the first of an echo has no log-probability."""
 
-    tokens: list[str]
-    token_logprobs: list[float | None]
-    top_logprobs: list[dict[str, float] | None] | None
-    text_offset: list[int]
+    tokens: tuple[str, ...]
+    token_logprobs: tuple[float | None, ...]
+    top_logprobs: tuple[dict[str, float] | None, ...] | None
+    text_offset: tuple[int, ...]
 
 
-class ChoicePage(Page):
-    """One text."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionChoice:
+    """One text, or in an event some more of it."""
 
     index: int
     text: str
-    finish_reason: str | None
-    stop_string: str | None
+    finish_reason: str | None = None  # of an event: null until its text's last
+    stop_string: str | None = None  # that ended it
     seed: int
-    logprobs: LogprobsPage | None
-    state: str = ""  # only where save_state asked for it
+    logprobs: Logprobs | None = None
+    state: str | None = left_out(None)  # only where save_state asked for it
 
 
-class CompletionPage(Page):
-    """`POST /v1/completions`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionHead:
+    """The fields that all events of a completion begin with."""
 
     id: str
-    object: str
+    object: str = "text_completion"
     created: int
     model: str
-    choices: list[ChoicePage]
-    usage: UsagePage
-    ablation: Json | None
 
 
-class BranchPage(Page):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion(CompletionHead):
+    """`POST /v1/completions`."""
+
+    choices: tuple[CompletionChoice, ...]
+    usage: Usage
+    ablation: JsonObject | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionEvent(CompletionHead):
+    """An event of `POST /v1/completions`; usage comes last, where asked for, with no choice."""
+
+    choices: tuple[CompletionChoice, ...]
+    usage: Usage | None = None
+    ablation: JsonObject | None = None  # in the first event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
     """The text of one branch of a pair."""
 
     text: str
-    finish_reason: str
+    finish_reason: str | None
 
 
-class PairPage(Page):
-    """`POST /v1/ablations/generate`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairSummary:
+    """The fields that the two branches of a pair have in common."""
 
     model: str
     seed: int
-    ablation: Json
-    first_difference: int | None
-    usage: UsagePage
-    baseline: BranchPage
-    ablated: BranchPage
+    ablation: JsonObject
+    first_difference: int | None  # character at which the texts part; null if they don't
+    usage: Usage
 
 
-class TokenizerPage(Page):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair(PairSummary):
+    """`POST /v1/ablations/generate`: both texts, under the same random numbers."""
+
+    baseline: Branch
+    ablated: Branch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairEvent:
+    """An event of `POST /v1/ablations/generate`: some more text of a branch, or the summary."""
+
+    index: int = 0
+    branch: str = ""  # "baseline" or "ablated"
+    text: str = ""
+    finish_reason: str | None = None
+    stop_string: str | None = None
+    seed: int | None = None
+    summary: PairSummary | None = left_out(None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokenizer:
     """`GET /tokenizer_info`."""
 
     tokenizer_class: str
     vocab_size: int
     model_max_length: int
-    bos_token: None
-    eos_token: None
-    pad_token: None
+    bos_token: None = None
+    eos_token: None = None
+    pad_token: None = None
 
 
-class TokensPage(Page):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokens:
     """`POST /tokenize`."""
 
     count: int
     max_model_len: int
-    tokens: list[int]
-    token_strs: list[str] | None
+    tokens: tuple[int, ...]
+    token_strs: tuple[str, ...] | None
+    unknown: UnknownCharacters | None = left_out(None)
 
 
-class PromptPage(Page):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
     """`POST /detokenize`."""
 
     prompt: str
 
 
-class RunningModelPage(Page):
-    """What really runs a model."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningModel:
+    """The device, runtime provider and kernels in use for a model."""
 
     id: str
     device: str
     provider: str
     kernels: str
+    threads: int  # of one run on the CPU
 
 
-class ReadinessPage(Page):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readiness:
     """`GET /livez`, `GET /readyz`."""
 
     ready: bool
-    models: list[RunningModelPage]
+    models: tuple[RunningModel, ...] = ()
 
 
-class ProblemPage(Page):
-    """What went wrong: serve/wire/errors.py."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """The error of a request: serve/wire/errors.py."""
 
     message: str
     type: str
@@ -207,76 +274,8 @@ class ProblemPage(Page):
     code: str
 
 
-class ErrorPage(Page):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
     """Every error, but for those of the Open Inference Protocol."""
 
-    error: ProblemPage
-
-
-class TensorMetadataPage(Page):
-    """A tensor of the Open Inference Protocol; -1: any size."""
-
-    name: str
-    datatype: str
-    shape: list[int]
-
-
-class ServerMetadataPage(Page):
-    """`GET /v2`."""
-
-    name: str
-    version: str
-    extensions: list[str]
-
-
-class ModelMetadataPage(Page):
-    """`GET /v2/models/{model}`."""
-
-    name: str
-    versions: list[str]
-    platform: str
-    inputs: list[TensorMetadataPage]
-    outputs: list[TensorMetadataPage]
-
-
-class LivePage(Page):
-    """`GET /v2/health/live`."""
-
-    live: bool
-
-
-class ReadyPage(Page):
-    """`GET /v2/health/ready`."""
-
-    ready: bool
-
-
-class ModelReadyPage(Page):
-    """`GET /v2/models/{model}/ready`."""
-
-    name: str
-    ready: bool
-
-
-class OutputTensorPage(Page):
-    """A tensor of an answer, its data in row-major order."""
-
-    name: str
-    datatype: str
-    shape: list[int]
-    data: list[float]
-
-
-class InferPage(Page):
-    """`POST /v2/models/{model}/infer`."""
-
-    model_name: str
-    model_version: str
-    id: str = ""
-    outputs: list[OutputTensorPage]
-
-
-class InferenceErrorPage(Page):
-    """An error of the Open Inference Protocol over HTTP."""
-
-    error: str
+    error: Problem

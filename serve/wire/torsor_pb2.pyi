@@ -162,16 +162,33 @@ class GenerateChunk(_message.Message):
     def __init__(self, index: _Optional[int] = ..., branch: _Optional[str] = ..., text: _Optional[str] = ..., characters: _Optional[_Iterable[_Union[Character, _Mapping]]] = ..., finish_reason: _Optional[str] = ..., stop: _Optional[str] = ..., seed: _Optional[int] = ..., summary: _Optional[_Union[Summary, _Mapping]] = ..., state: _Optional[str] = ...) -> None: ...
 
 class Usage(_message.Message):
-    __slots__ = ("prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens")
+    __slots__ = ("prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens", "unknown")
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     COMPLETION_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TOTAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_FIELD_NUMBER: _ClassVar[int]
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     cached_tokens: int
-    def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., total_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ...) -> None: ...
+    unknown: UnknownCharacters
+    def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., total_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., unknown: _Optional[_Union[UnknownCharacters, _Mapping]] = ...) -> None: ...
+
+class UnknownCharacters(_message.Message):
+    __slots__ = ("policy", "counts")
+    class CountsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    policy: str
+    counts: _containers.ScalarMap[str, int]
+    def __init__(self, policy: _Optional[str] = ..., counts: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class Summary(_message.Message):
     __slots__ = ("model", "usage", "ablation", "first_difference")
@@ -208,7 +225,7 @@ class Score(_message.Message):
     def __init__(self, bpc: _Optional[float] = ..., logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class ScoreReply(_message.Message):
-    __slots__ = ("model", "num_characters", "baseline", "ablated", "delta_bpc", "mean_kl", "kl", "ablation")
+    __slots__ = ("model", "num_characters", "baseline", "ablated", "delta_bpc", "mean_kl", "kl", "ablation", "unknown")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     NUM_CHARACTERS_FIELD_NUMBER: _ClassVar[int]
     BASELINE_FIELD_NUMBER: _ClassVar[int]
@@ -217,6 +234,7 @@ class ScoreReply(_message.Message):
     MEAN_KL_FIELD_NUMBER: _ClassVar[int]
     KL_FIELD_NUMBER: _ClassVar[int]
     ABLATION_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_FIELD_NUMBER: _ClassVar[int]
     model: str
     num_characters: int
     baseline: Score
@@ -225,7 +243,8 @@ class ScoreReply(_message.Message):
     mean_kl: float
     kl: _containers.RepeatedScalarFieldContainer[float]
     ablation: _struct_pb2.Struct
-    def __init__(self, model: _Optional[str] = ..., num_characters: _Optional[int] = ..., baseline: _Optional[_Union[Score, _Mapping]] = ..., ablated: _Optional[_Union[Score, _Mapping]] = ..., delta_bpc: _Optional[float] = ..., mean_kl: _Optional[float] = ..., kl: _Optional[_Iterable[float]] = ..., ablation: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
+    unknown: UnknownCharacters
+    def __init__(self, model: _Optional[str] = ..., num_characters: _Optional[int] = ..., baseline: _Optional[_Union[Score, _Mapping]] = ..., ablated: _Optional[_Union[Score, _Mapping]] = ..., delta_bpc: _Optional[float] = ..., mean_kl: _Optional[float] = ..., kl: _Optional[_Iterable[float]] = ..., ablation: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., unknown: _Optional[_Union[UnknownCharacters, _Mapping]] = ...) -> None: ...
 
 class CompareRequest(_message.Message):
     __slots__ = ("model", "prompt", "unknown", "ablations", "top")

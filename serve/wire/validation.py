@@ -49,6 +49,34 @@ class Strict(BaseModel):
         return {**known, first: value[first]}
 
 
+def require_unicode(value: Any, place: str = "") -> None:
+    """`RequestError` names a string in a JSON value that holds half a surrogate pair.
+
+    JSON can carry them, and UTF-8, which everything else here is written in, can't.
+    """
+    if isinstance(value, str):
+        _require_text(value, place)
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            within = f"{place}.{key}" if place else key
+            _require_text(key, within)
+            require_unicode(inner, within)
+    elif isinstance(value, list) and value and isinstance(value[0], str | dict | list):
+        for index, inner in enumerate(value):
+            require_unicode(inner, f"{place}[{index}]")
+
+
+def _require_text(text: str, place: str) -> None:
+    if text.isascii():
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = f"{text[error.start]!r}, at index {error.start}"
+        found = f"found half a surrogate pair, {half}; expected Unicode text"
+        raise invalid(place or "body", found) from None
+
+
 LIMIT_OF = {  # a field's largest value or length
     "prompt": "max_prompt_characters",
     "text": "max_prompt_characters",

@@ -39,6 +39,7 @@ from load import ALL_OPEN
 from servers import KINDS, ROOT, Server, alone, missing, running, start, wait_ready
 from where import Where, add_option, chosen, unrolled_copy
 
+from serve.native.threads import run_threads
 from serve.settings import SHIPPED, Settings
 
 WAYS = {"http": "torsor", "grpc": "torsor"} | {n: n for n in ("fastapi", "litserve", "bentoml")}
@@ -114,7 +115,7 @@ def main() -> None:
         engine = json.loads(script("engine_rate.py", *sizes, *at))
         served = tuple(bundles.values())
         found = start_all(Path(folder), servers, options.quick, where, served)
-        print(where.line(kernels_of(found["torsor"]), Settings().num_threads, CLOCKS))
+        print(where.line(kernels_of(found["torsor"]), run_threads(), CLOCKS))
         ours, empty = found["torsor"], found["empty"]
         figures["serving.ready_s"] = ours.ready_s
         figures["serving.ready_cpu_s"] = ours.ready_cpu_s

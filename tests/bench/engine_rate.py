@@ -23,10 +23,11 @@ import numpy as np
 from serve.engine.engine import Engine
 from serve.engine.limits import EngineLimits
 from serve.engine.stream import Stream
+from serve.native.threads import run_threads
 from serve.queries.generate import FLUSH_S
 from serve.runtime.bundle import Bundle
 from serve.runtime.session import choose_device
-from serve.settings import SHIPPED, Settings
+from serve.settings import SHIPPED
 
 MODEL = "osm-rnn-shakespeare"
 
@@ -59,7 +60,7 @@ def main() -> int:
     parser.add_argument("--model", default=MODEL, help="one that ships, or a bundle's folder")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options = parser.parse_args()
-    bundle = Bundle(SHIPPED / options.model, choose_device(options.device, Settings().num_threads))
+    bundle = Bundle(SHIPPED / options.model, choose_device(options.device, run_threads()))
     engine_runs, advance_runs = list[Rate](), list[Rate]()
     for _ in range(options.rounds + 1):  # the first one warms up
         engine_runs.append(engine_run(bundle, options.streams, options.characters))

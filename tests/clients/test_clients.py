@@ -19,6 +19,9 @@ USAGE = {"prompt_tokens": 1, "completion_tokens": 3, "total_tokens": 4}
 EDITS = {"edits": [{"target": "recurrent", "op": "zero"}]}
 MODEL = {
     "id": "osm",
+    "root": "osm",
+    "max_model_len": 1000,
+    "symbols": "characters",
     "family": "osm-rnn",
     "config": {},
     "num_parameters": 77_000,
@@ -31,9 +34,11 @@ MODEL = {
     "training": {},
 }
 STRUCTURE = {"model": "osm", "targets": []}
-SCORE = {"model": "osm", "num_characters": 2, "baseline": {"bpc": 2.0}}
+ALONE = dict.fromkeys(("ablated", "delta_bpc", "mean_kl", "kl", "ablation"))
+SCORE = {"model": "osm", "num_characters": 2, "baseline": {"bpc": 2.0}, **ALONE}
 CHOICE = {"index": 0, "text": "abc", "finish_reason": "stop", "seed": 3}
-COMPLETION = {"model": "osm", "choices": [CHOICE], "usage": USAGE, "ablation": None}
+HEAD = {"id": "cmpl-1", "object": "text_completion", "created": 5, "model": "osm"}
+COMPLETION = {**HEAD, "choices": [CHOICE], "usage": USAGE, "ablation": None}
 FULL = {"message": "queue: found 256 waiting, expected fewer: try again", "type": "server_error"}
 Answer = Callable[[BaseHTTPRequestHandler], None]
 
@@ -47,10 +52,10 @@ def sse(*pages: Any) -> bytes:
 def event(text: str, usage: Any = None) -> dict[str, Any]:
     """A streamed completion's event."""
     choice = {**CHOICE, "text": text, "finish_reason": "stop" if usage else None}
-    return {"model": "osm", "choices": [choice], "usage": usage}
+    return {**HEAD, "choices": [choice], "usage": usage}
 
 
-PAIR = {"model": "osm", "seed": 3, "ablation": None, "first_difference": 1, "usage": USAGE}
+PAIR = {"model": "osm", "seed": 3, "ablation": EDITS, "first_difference": 1, "usage": USAGE}
 PAIR_EVENTS = sse(
     {"branch": "baseline", "text": "ab"},
     {"branch": "ablated", "text": "ax"},

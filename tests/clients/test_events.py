@@ -10,9 +10,11 @@ from clients.errors import ServerError, StreamBroken, UnexpectedAnswer
 from clients.http.events import EventStream
 from clients.results import Chunk
 
+HEAD = {"id": "cmpl-1", "object": "text_completion", "created": 5, "model": "m"}
+
 
 def event(text: str) -> Any:
-    return {"model": "m", "choices": [{"index": 0, "text": text}], "usage": None}
+    return {**HEAD, "choices": [{"index": 0, "text": text, "seed": 1}], "usage": None}
 
 
 def encode(page: Any) -> str:
@@ -51,7 +53,8 @@ def test_a_stream_without_its_end_is_broken(tail: str) -> None:
 
 
 def test_text_before_an_error_event_is_delivered() -> None:
-    error = {"error": {"message": "seed 3: found NaN", "param": None, "code": "model_error"}}
+    problem = {"message": "seed 3: found NaN", "type": "server_error", "param": None}
+    error = {"error": {**problem, "code": "model_error"}}
     stream = EventStream("here", CompletionEvents().read)
     chunks = stream.feed(f"{encode(event('a'))}\n\n{encode(error)}\n\n".encode())
     assert next(chunks).text == "a"
@@ -70,7 +73,7 @@ def test_the_summary_quotes_an_ablation_of_an_earlier_event() -> None:
     usage = {"prompt_tokens": 0, "completion_tokens": 1, "total_tokens": 1}
     events = CompletionEvents()
     events.read({**event("a"), "ablation": {"name": "n", "removed": [{"mass": 1.0}]}})
-    (chunk,) = events.read({"model": "m", "choices": [], "usage": usage, "ablation": None})
+    (chunk,) = events.read({**HEAD, "choices": [], "usage": usage, "ablation": None})
     assert chunk.summary is not None and chunk.summary.usage.total_tokens == 1
     assert chunk.summary.ablation == {"name": "n", "removed": [{"mass": 1}]}
 

@@ -13,8 +13,17 @@ from google.protobuf import json_format
 from clients import answers
 from clients.errors import ConnectionFailed, ServerError
 from clients.grpc_client import GrpcClient
-from clients.results import Chunk, join_completion, join_pair, to_json
+from clients.results import (
+    Chunk,
+    ModelInfo,
+    ScoreResult,
+    Structure,
+    join_completion,
+    join_pair,
+    to_json,
+)
 from serve.wire import torsor_pb2 as pb
+from serve.wire.codec import from_json
 from serve.wire.torsor_pb2_grpc import TorsorServicer, add_TorsorServicer_to_server
 
 USAGE = {"prompt_tokens": 1, "completion_tokens": 3, "total_tokens": 4}
@@ -26,6 +35,9 @@ MODEL = {
     "object": "model",
     "created": 0,
     "owned_by": "torsor",
+    "root": "osm",
+    "max_model_len": 1000,
+    "symbols": "characters",
     "family": "osm-rnn",
     "config": {"d": 16, "gain": 0.5},
     "num_parameters": 77_000,
@@ -74,9 +86,9 @@ LOGPROBS: dict[str, list[Any]] = {
 }
 SEED = 2**63 - 1  # larger than a double holds
 CHOICE = {"index": 0, "finish_reason": "stop", "seed": SEED, "stop_string": "!"}
+HEAD = {"id": "cmpl-1", "object": "text_completion", "created": 5, "model": "osm"}
 COMPLETION = {
-    "id": "cmpl-1",
-    "model": "osm",
+    **HEAD,
     "choices": [{**CHOICE, "text": "ab\u2028", "logprobs": LOGPROBS}],
     "usage": USAGE,
     "ablation": ABLATION,
@@ -96,13 +108,13 @@ def part(first: int, last: int) -> dict[str, Any]:
 
 def event(text: str, logprobs: Any, **last: Any) -> dict[str, Any]:
     choice = {"index": 0, "text": text, "logprobs": logprobs, "seed": SEED, **last}
-    return {"model": "osm", "choices": [choice], "ablation": ABLATION}
+    return {**HEAD, "choices": [choice], "ablation": ABLATION}
 
 
 COMPLETION_EVENTS = [
     event("a", part(0, 1)),
     event("b\u2028", part(1, 3), finish_reason="stop", stop_string="!"),
-    {"model": "osm", "choices": [], "usage": USAGE, "ablation": ABLATION},
+    {**HEAD, "choices": [], "usage": USAGE, "ablation": ABLATION},
 ]
 PAIR_EVENTS = [
     {"branch": "baseline", "text": "ab", "finish_reason": None},
@@ -193,12 +205,12 @@ def over_http() -> list[Any]:
     streamed = [chunk for event in COMPLETION_EVENTS for chunk in read(event)]
     pair = [chunk for event in PAIR_EVENTS for chunk in answers.read_pair_event(event)]
     return [
-        answers.read_models({"data": [MODEL]}),
-        answers.read_structure(STRUCTURE),
+        (from_json(ModelInfo, MODEL),),
+        from_json(Structure, STRUCTURE),
         answers.read_completion(COMPLETION),
         join_completion(streamed),
         join_pair(pair),
-        answers.read_score(SCORE),
+        from_json(ScoreResult, SCORE),
     ]
 
 

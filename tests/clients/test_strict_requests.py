@@ -13,7 +13,7 @@ import pytest
 from google.protobuf import json_format
 
 from clients.errors import ServerError, TorsorError, UnfitRequest
-from clients.grpc.proto_json import page_of
+from clients.grpc.proto_json import json_of
 from clients.grpc_client import GrpcClient
 from clients.http_client import AsyncHttpClient, HttpClient
 from clients.results import to_json
@@ -190,7 +190,7 @@ def test_a_struct_that_holds_no_number_is_an_argument_that_is_refused(
 def test_pages_over_grpc_have_their_keys_in_one_order(clients: Clients) -> None:
     names = [f"key{place}" for place in range(50)]
     message = json_format.ParseDict({"page": dict.fromkeys(reversed(names))}, pb.TrialsReply())
-    assert list(page_of(message.page)) == sorted(names)
+    assert list(json_of(message.page)) == sorted(names)
     http, over_grpc = clients
     pages = [json.loads(to_json(client.models()))[0] for client in clients]
     assert list(pages[1]["training"]) == sorted(pages[0]["training"])

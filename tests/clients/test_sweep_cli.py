@@ -20,7 +20,7 @@ from clients.files import write_whole
 from clients.grpc_client import GrpcClient
 from clients.http_client import HttpClient
 from clients.plots.svg import Bar, bar_chart, ticks
-from clients.sweep_results import point_page
+from serve.wire.query_responses import point_json
 
 TANH, OSM = "tanh-rnn-shakespeare", "osm-rnn-shakespeare"
 TEXT = "First Citizen:\nBefore we proceed any further, hear me speak.\n"
@@ -89,7 +89,7 @@ def test_sweeps_are_run_written_and_not_run_again(
             lines = (out / f"{name}.jsonl").read_text().splitlines()
             points = [json.loads(line) for line in lines]
             for client in (http, grpc):
-                assert [point_page(point) for point in client.sweeps.points(ids[name])] == points
+                assert [point_json(point) for point in client.sweeps.points(ids[name])] == points
         assert http.sweeps.get(ids["schur"]).baseline["num_characters"] == 40  # type: ignore[index]
         # Again: from the files, also where no server answers
         assert main([*words[:-1], "http://127.0.0.1:9"]) == 0

@@ -25,10 +25,8 @@ from operator_feeds import (
     mix_feeds,
     needs_kernels,
     rng,
-    skew,
     token_feeds,
 )
-from scipy.linalg import expm
 
 from serve.native.library import load
 from train.groups.orthogonal import SO
@@ -40,77 +38,35 @@ FORMS = ("native", "body", "reference")
 SIZES = (1, 2, 3, 8, 15, 16, 22, 33)
 
 
-# --- the exponential, of anything
-
-
-@needs_kernels
-@pytest.mark.parametrize("d", SIZES)
-@pytest.mark.parametrize("norm", [0.0, 1e-5, 0.1, 1.0, 3.0, 10.0])
-def test_exp_of_skew_matrices_is_right_to_a_millionth(d: int, norm: float) -> None:
-    S = skew(5, d, norm)
-    found = evaluate("native", "MatrixExp", {"S": S})
-    expected = np.stack([expm(M.astype(np.float64)) for M in S])
-    assert np.abs(found - expected).max() <= 1e-6
-
-
-@needs_kernels
-@pytest.mark.parametrize("d", SIZES)
-@pytest.mark.parametrize("dtype, tolerance", [(np.float32, 3e-6), (np.float64, 2e-12)])
-def test_exp_of_any_square_matrix_is_scipys(d: int, dtype: Any, tolerance: float) -> None:
-    S = rng(d, 9).standard_normal((6, d, d)) * np.array([0.01, 0.1, 0.3, 1, 2, 3])[:, None, None]
-    S = (S / np.sqrt(d)).astype(dtype)
-    found = evaluate("native", "MatrixExp", {"S": S})
-    assert found.dtype == dtype
-    for M, E in zip(S, found, strict=True):
-        expected = expm(M.astype(np.float64))
-        assert np.abs(E - expected).max() <= tolerance * np.abs(expected).max()
-
-
-@needs_kernels
-def test_exp_of_nilpotent_and_defective_matrices_is_scipys_too() -> None:
-    S = np.triu(np.ones((1, 6, 6)), 1)
-    for M in (S, S + 2 * np.eye(6)):
-        found = evaluate("native", "MatrixExp", {"S": M})
-        np.testing.assert_allclose(found[0], expm(M[0]), rtol=1e-12, atol=1e-12)
-
-
-@needs_kernels
-@pytest.mark.parametrize("d", [3, 16, 22])
-def test_double_skew_matrices_keep_all_their_digits(d: int) -> None:
-    S = skew(3, d, 4.0, np.float64)
-    E = evaluate("native", "MatrixExp", {"S": S})
-    assert np.abs(E - np.stack([expm(M) for M in S])).max() <= 1e-14 * d
-
-
 # --- one operator, three forms
 
 
 @needs_kernels
 @pytest.mark.parametrize("dtype, tolerance", [(np.float32, 3e-6), (np.float64, 2e-14)])
-@pytest.mark.parametrize("d", SIZES)
-def test_kernel_and_body_agree_on_any_square_matrix(d: int, dtype: Any, tolerance: float) -> None:
-    A = rng(d, 10).standard_normal((6, d, d))
-    A[1] += A[1].T.copy()
-    A[2] -= A[2].T.copy()
-    A[3] = np.triu(A[3], 1)
-    norms = np.array([4, 4, 4, 4, 0.01, 0])[:, None, None]  # the body's range in double is 4.5
-    size = np.maximum(np.linalg.norm(A, axis=(1, 2), keepdims=True), 1e-30)
-    feeds = {"S": (A / size * norms).astype(dtype)}
-    kernel, body, reference = (evaluate(form, "MatrixExp", feeds) for form in FORMS)
-    assert kernel.dtype == body.dtype == dtype
-    for found in (body, reference):
-        np.testing.assert_allclose(found, kernel, rtol=tolerance, atol=tolerance)
+def test_kernel_and_body_agree_on_any_square_matrix(dtype: Any, tolerance: float) -> None:
+    for d in SIZES:
+        A = rng(d, 10).standard_normal((6, d, d))
+        A[1] += A[1].T.copy()
+        A[2] -= A[2].T.copy()
+        A[3] = np.triu(A[3], 1)
+        norms = np.array([4, 4, 4, 4, 0.01, 0])[:, None, None]  # the body's range in double is 4.5
+        size = np.maximum(np.linalg.norm(A, axis=(1, 2), keepdims=True), 1e-30)
+        feeds = {"S": (A / size * norms).astype(dtype)}
+        kernel, body, reference = (evaluate(form, "MatrixExp", feeds) for form in FORMS)
+        assert kernel.dtype == body.dtype == dtype
+        for found in (body, reference):
+            np.testing.assert_allclose(found, kernel, rtol=tolerance, atol=tolerance)
 
 
 @needs_kernels
 @pytest.mark.parametrize("operator", ["MatrixExp", "OrthoStep", "MixStep"])
-@pytest.mark.parametrize("d", [2, 3, 8, 15, 16, 22, 33])
-def test_kernel_body_and_reference_agree(operator: str, d: int) -> None:
-    feeds = matrix_feeds(operator, 5, d)
-    forms = [evaluate(form, operator, feeds) for form in FORMS]
-    for found in forms[1:]:
-        assert found.shape == forms[0].shape
-        np.testing.assert_allclose(found, forms[0], rtol=0, atol=3e-6)
+def test_kernel_body_and_reference_agree(operator: str) -> None:
+    for d in SIZES[1:]:
+        feeds = matrix_feeds(operator, 5, d)
+        forms = [evaluate(form, operator, feeds) for form in FORMS]
+        for found in forms[1:]:
+            assert found.shape == forms[0].shape
+            np.testing.assert_allclose(found, forms[0], rtol=0, atol=3e-6)
 
 
 @needs_kernels

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
 from safetensors.numpy import load_file
+from trial_scores import run_trials, score_trials
 
 from export import trials as task_trials
 from export.__main__ import main
@@ -50,7 +51,6 @@ from serve.manifest.page import GRAPH_FILE, TRIALS_FILE, WEIGHTS_FILE
 from serve.runtime.bundle import Bundle
 from serve.runtime.device import Device
 from serve.runtime.session import Session
-from serve.runtime.trials import run_trials, score_trials
 from train.checkpoint import find_checkpoint, read_checkpoint, write_checkpoint
 from train.model import Model, Weights, family_names
 from train.models.tanh_rnn import TanhRnn, TanhRnnConfig

@@ -109,14 +109,14 @@ def test_a_model_that_leaves_the_numbers_again_and_again_turns_readiness_off(
     async def work(host: Models) -> None:
         sick = await host.load(edited(tmp_path / "sick", overflow))
         for _ in range(5):
-            assert host.readiness()["ready"]
+            assert host.readiness().ready
             with pytest.raises(RequestError) as error:
                 await write(host)
             assert error.value.code == "model_error"
-        assert not host.readiness()["ready"]
+        assert not host.readiness().ready
         assert isinstance(sick, Bundle)
         await host.load(SHIPPED / OSM)
-        assert host.readiness()["ready"] and len(await write(host)) == 60
+        assert host.readiness().ready and len(await write(host)) == 60
 
     run(work, OSM)
 
@@ -128,9 +128,9 @@ def test_a_sick_model_beside_a_healthy_one_turns_readiness_off_too(tmp_path: Pat
             with pytest.raises(RequestError):
                 await write(host)
             assert len(await write(host, model=TANH)) == 60
-        assert not host.readiness()["ready"]
+        assert not host.readiness().ready
         host.unload(OSM)
-        assert host.readiness()["ready"]
+        assert host.readiness().ready
 
     run(work, OSM, TANH)
 

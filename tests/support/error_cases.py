@@ -75,7 +75,7 @@ def completions() -> Iterator[Case]:
         *({"max_tokens": True}, {"max_tokens": None}, {"temperature": -1}, {"temperature": "a"}),
         *({"top_k": -2}, {"top_p": 0}, {"top_p": 1.1}, {"n": 0}, {"n": 129}, {"n": "a" * 300}),
         *({"n": 100, "prompt": ["a", "b"]}, {"n": 100, "max_tokens": 100_000}),
-        *({"seed": -1}, {"seed": 2**63}, {"stop": 3}, {"stop": [""]}, {"stop": ["a"] * 17}),
+        *({"seed": -1}, {"seed": 2**63}, {"stop": 3}, {"stop": [""]}, {"stop": ["a"] * 65}),
         *({"stop": "a" * 1001}, {"stop": [3]}, {"logprobs": 21}, {"logprobs": -1}),
         *({"logprobs": 20, "max_tokens": 100_000}, {"echo": 1}, {"unknown": "drop"}),
         *({"logit_bias": {"a": 1}}, {"logit_bias": {"1": 101}}, {"logit_bias": {"99": 1}}),
@@ -304,7 +304,7 @@ def grpc_texts() -> list[Any]:
     return [
         *({"model": "none"}, {"prompt": "é"}, {"prompt": "a" * LONG}, {"max_tokens": -1}),
         *({"max_tokens": LONG}, {"temperature": -1}, {"temperature": "NaN"}, {"top_k": -2}),
-        *({"top_p": 0}, {"n": 0}, {"n": 129}, {"seed": -1}, {"stop": [""]}, {"stop": ["a"] * 17}),
+        *({"top_p": 0}, {"n": 0}, {"n": 129}, {"seed": -1}, {"stop": [""]}, {"stop": ["a"] * 65}),
         *({"logprobs": 21}, {"logit_bias": {"a": 1}}, {"logit_bias": {"1": 101}}, {"state": "a"}),
         *({"unknown": "drop"}, {"paired": True, "n": 2}, {"paired": True, "logprobs": 1}),
         *(

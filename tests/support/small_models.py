@@ -2,6 +2,7 @@
 
 import dataclasses
 import fcntl
+import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -81,11 +82,23 @@ def export_task(folder: Path, family_name: str, task: str) -> None:
 
 def _text_sizes(name: str) -> dict[str, int]:
     from train.model import family
-    from train.presets import fit_sizes
 
     if known := {"osm-rnn": {"d": 5}, "tanh-rnn": {"n": 12}}.get(name):
         return known
     fields = {field.name for field in dataclasses.fields(family(name).Config)}
-    chosen = {"input_size": 14, "output_size": 14, "layers": 2, "context": 6}
-    fitted = fit_sizes(name, {k: v for k, v in chosen.items() if k in fields}, TEXT_PARAMETERS)
-    return {key: size for key, size in fitted.items() if not key.endswith("put_size")}
+    layers = 1 if name == "osm-former" else 2  # torch takes seconds to export each of its layers
+    chosen = {"input_size": 14, "output_size": 14, "layers": layers, "context": 6}
+    found = fitted(name, {k: v for k, v in chosen.items() if k in fields}, TEXT_PARAMETERS)
+    return {key: size for key, size in found.items() if not key.endswith("put_size")}
+
+
+def fitted(name: str, sizes: dict[str, Any], budget: int) -> dict[str, Any]:
+    """`fit_sizes`, which makes a dozen models for an answer, asked once for all who ask alike."""
+    return {**_fitted(name, tuple(sizes.items()), budget)}
+
+
+@functools.cache
+def _fitted(name: str, sizes: tuple[tuple[str, Any], ...], budget: int) -> dict[str, Any]:
+    from train.presets import fit_sizes
+
+    return fit_sizes(name, dict(sizes), budget)

@@ -1,4 +1,7 @@
-"""The exponential of skew-symmetric matrices against the reference, and what it keeps."""
+"""The exponential of skew-symmetric matrices in training: gradients, batches, squarings.
+
+That it is the exponential is tested in `tests/whole/test_exponential.py`.
+"""
 
 import math
 
@@ -36,31 +39,6 @@ def distance(A: Tensor, B: Tensor) -> float:
 
 def orthogonality_error(H: Tensor) -> float:
     return distance(H.mT @ H, torch.eye(H.shape[-1]).expand_as(H))
-
-
-@pytest.mark.parametrize("d", [2, 3, 5, 8, 22, 32])
-@pytest.mark.parametrize("norm", [0.1, 0.5, 1.0, 2.0, 5.0, 10.0])
-def test_float32_equals_the_reference(d: int, norm: float) -> None:
-    S = skew(d, norm, 8).float()
-    assert distance(matrix_exp(S), matrix_exp_reference(S.double())) <= 1e-6
-
-
-@settings(deadline=None, max_examples=40)
-@given(st.integers(2, 32), st.floats(0.1, 10.0), st.integers(0, 2**32))
-def test_any_size_and_norm_equals_the_reference(d: int, norm: float, seed: int) -> None:
-    S = skew(d, norm, 2, seed=seed).float()
-    assert distance(matrix_exp(S), matrix_exp_reference(S.double())) <= 1e-6
-
-
-@pytest.mark.parametrize("angle", [0.0, 1e-4, 0.7, ANGLE, 1.3, math.pi, 9.0])
-def test_a_plane_turns_by_its_angle(angle: float) -> None:
-    S = torch.tensor([[0.0, -angle], [angle, 0.0]], dtype=torch.float64)
-    c, s = math.cos(angle), math.sin(angle)
-    assert distance(matrix_exp(S), torch.tensor([[c, -s], [s, c]], dtype=torch.float64)) <= 1e-7
-
-
-def test_zero_gives_the_identity_bit_for_bit() -> None:
-    assert torch.equal(matrix_exp(torch.zeros(3, 4, 4)), torch.eye(4).expand(3, 4, 4))
 
 
 def test_small_tangents_keep_their_digits() -> None:

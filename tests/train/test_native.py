@@ -1,5 +1,6 @@
 """The native kernels against the plain forms, one by one; and the library where there is none."""
 
+import itertools
 import math
 import os
 import re
@@ -121,30 +122,28 @@ def test_the_constants_are_those_of_the_plain_form(kernels: Library) -> None:
 
 @needs_kernels
 @pytest.mark.parametrize("dtype", TOLERANCES)
-@pytest.mark.parametrize("d", SIZES)
-@pytest.mark.parametrize("norm", [1e-3, 0.7, 3.0, 20.0])
-def test_steps_equal_the_reference(d: int, norm: float, dtype: torch.dtype) -> None:
-    given = [random(3, d, d, seed=4).to(dtype), skew(norm, 3, d, d).to(dtype)]
-    ours, theirs = leaves(*given, dtype=dtype), leaves(*given, dtype=torch.float64)
-    found = native.ortho_step(*ours)
-    expected = theirs[0] @ matrix_exp_reference(theirs[1])
-    assert_close(found, expected, TOLERANCES[dtype])
-    dH, dS = gradients(expected, theirs)
-    for f, e in zip(gradients(found, ours), (dH, skew_part(dS)), strict=True):
-        assert_close(f, e, TOLERANCES[dtype])
+def test_steps_equal_the_reference(dtype: torch.dtype) -> None:
+    for d, norm in itertools.product(SIZES, (1e-3, 0.7, 3.0, 20.0)):
+        given = [random(3, d, d, seed=4).to(dtype), skew(norm, 3, d, d).to(dtype)]
+        ours, theirs = leaves(*given, dtype=dtype), leaves(*given, dtype=torch.float64)
+        found = native.ortho_step(*ours)
+        expected = theirs[0] @ matrix_exp_reference(theirs[1])
+        assert_close(found, expected, TOLERANCES[dtype])
+        dH, dS = gradients(expected, theirs)
+        for f, e in zip(gradients(found, ours), (dH, skew_part(dS)), strict=True):
+            assert_close(f, e, TOLERANCES[dtype])
 
 
 @needs_kernels
 @pytest.mark.parametrize("dtype", TOLERANCES)
-@pytest.mark.parametrize("d", [2, 15, 22, 33, 70])
-@pytest.mark.parametrize("norm", [1e-3, 3.0])
-def test_exponentials_equal_the_reference(d: int, norm: float, dtype: torch.dtype) -> None:
-    S = skew(norm, 2, 3, d, d).to(dtype)
-    ours, theirs = leaves(S, dtype=dtype), leaves(S, dtype=torch.float64)
-    found, expected = native.matrix_exp(*ours), matrix_exp_reference(*theirs)
-    assert_close(found, expected, TOLERANCES[dtype])
-    [dS] = gradients(expected, theirs)
-    assert_close(gradients(found, ours)[0], skew_part(dS), TOLERANCES[dtype])
+def test_exponentials_and_their_gradients_equal_the_reference(dtype: torch.dtype) -> None:
+    for d, norm in itertools.product((2, 15, 22, 33, 70), (1e-3, 3.0)):
+        S = skew(norm, 2, 3, d, d).to(dtype)
+        ours, theirs = leaves(S, dtype=dtype), leaves(S, dtype=torch.float64)
+        found, expected = native.matrix_exp(*ours), matrix_exp_reference(*theirs)
+        assert_close(found, expected, TOLERANCES[dtype])
+        [dS] = gradients(expected, theirs)
+        assert_close(gradients(found, ours)[0], skew_part(dS), TOLERANCES[dtype])
 
 
 @needs_kernels
@@ -159,16 +158,16 @@ def test_float64_equals_the_same_polynomial(norm: float) -> None:
 
 @needs_kernels
 @pytest.mark.parametrize("dtype", TOLERANCES)
-@pytest.mark.parametrize("d", SIZES)
 @pytest.mark.parametrize("mixing", [True, False])
-def test_scans_equal_the_loop(d: int, mixing: bool, dtype: torch.dtype) -> None:
-    xs, given = scan_inputs(d, mixing)
-    given = [tensor.to(dtype) for tensor in given]
-    ours, theirs = leaves(*given, dtype=dtype), leaves(*given, dtype=torch.float64)
-    found, expected = scan(xs, *ours), plain_scan(theirs[0], xs, *theirs[1:])
-    assert_close(found, expected, TOLERANCES[dtype])
-    for f, e in zip(gradients(found, ours), gradients(expected, theirs), strict=True):
-        assert_close(f, e, 3 * TOLERANCES[dtype])
+def test_scans_equal_the_loop(mixing: bool, dtype: torch.dtype) -> None:
+    for d in SIZES:
+        xs, given = scan_inputs(d, mixing)
+        given = [tensor.to(dtype) for tensor in given]
+        ours, theirs = leaves(*given, dtype=dtype), leaves(*given, dtype=torch.float64)
+        found, expected = scan(xs, *ours), plain_scan(theirs[0], xs, *theirs[1:])
+        assert_close(found, expected, TOLERANCES[dtype])
+        for f, e in zip(gradients(found, ours), gradients(expected, theirs), strict=True):
+            assert_close(f, e, 3 * TOLERANCES[dtype])
 
 
 @needs_kernels

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from small_models import fitted
 from torch import Tensor
 
 from train.__main__ import main
@@ -60,8 +61,8 @@ def ends_of(name: str) -> dict[str, int]:
 
 def make_model(name: str, **sizes: Any) -> Model:
     kind: Any = family(name)
-    fitted = fit_sizes(name, {**ends_of(name), **sizes}, 20_000)
-    model: Model = kind(kind.Config(**fitted), torch.Generator().manual_seed(0))
+    whole = fitted(name, {**ends_of(name), **sizes}, 20_000)
+    model: Model = kind(kind.Config(**whole), torch.Generator().manual_seed(0))
     return model
 
 

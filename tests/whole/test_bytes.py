@@ -102,7 +102,7 @@ def test_a_byte_that_the_model_never_saw_is_a_clear_error(server: Any) -> None:
     page = {"model": "bytes", "prompt": "dé ☃", "max_tokens": 3}
     answer = httpx.post(server.url + "/v1/completions", json=page, timeout=60)
     assert answer.status_code == 400
-    assert "byte 0x" in answer.json()["error"]["message"]
+    assert "'☃' (U+2603) at index 3" in answer.json()["error"]["message"]
 
 
 def test_the_model_says_that_its_symbols_are_bytes(server: Any) -> None:

@@ -21,6 +21,8 @@ import openai
 import pytest
 from bentoml.exceptions import InvalidArgument, NotFound
 
+from clients.grpc_client import GrpcClient
+from clients.http_client import HttpClient
 from serve.engine.sampling import choice_seed
 from serve.runtime.vocabulary import Vocabulary
 from serve.settings import SHIPPED
@@ -442,3 +444,117 @@ def test_a_text_that_ends_in_an_error_breaks_the_connection_of_a_bentoml_client(
         server.process.wait(60)
         log = server.log.read_text()
         assert "Traceback" not in log and "status=200" in log and "error=unavailable" in log
+
+
+# --- characters that a model lacks ----------------------------------------------------------------
+
+
+def test_an_answer_says_which_characters_the_model_lacks_and_what_became_of_them(
+    server: Any,
+) -> None:
+    text = "é→é ROMEO:"
+    told = {"policy": "skip", "counts": {"é": 2, "→": 1}}
+    page = complete(server, prompt=text, unknown="skip")
+    assert page["usage"]["unknown"] == told
+    assert "unknown" not in complete(server, prompt="ROMEO:", unknown="skip")["usage"]
+    scored = post(server, "/v1/ablations/score", {"text": text, "unknown": "replace"})
+    assert scored["unknown"] == told | {"policy": "replace"}
+    edits = [{"edits": [{"target": "mixing", "op": "identity"}]}]
+    asked: Any = {"prompt": text, "unknown": "skip", "ablations": edits}
+    assert post(server, "/v1/ablations/compare", asked)["unknown"] == told
+    assert post(server, "/tokenize", {"prompt": text, "unknown": "skip"})["unknown"] == told
+    with HttpClient(server.url) as http, GrpcClient(server.grpc_address) as grpc:
+        for client in (http, grpc):
+            usage = client.complete(text, max_tokens=3, seed=1, unknown="skip").usage
+            assert usage.unknown is not None and usage.unknown.counts == told["counts"]
+            assert client.score(text, unknown="skip").unknown == usage.unknown
+            compared = client.compare(text, edits, unknown="skip")
+            assert compared.unknown == usage.unknown
+
+
+def test_a_server_has_a_policy_of_its_own_at_every_path(start_server: Any, tmp_path: Path) -> None:
+    with start_server(tmp_path, str(SHIPPED / TANH), "--unknown", "replace") as server:
+        assert post(server, "/tokenize", {"prompt": "é"})["unknown"]["policy"] == "replace"
+        body = {"prompt": "é", "max_tokens": 1}
+        assert post(server, "/v1/completions", body)["usage"]["unknown"]["counts"] == {"é": 1}
+        assert post(server, "/v1/ablations/score", {"text": "aé"})["num_characters"] == 2
+        refused = httpx.post(server.url + "/v1/completions", json=body | {"unknown": "error"})
+        assert refused.status_code == 400
+        with GrpcClient(server.grpc_address) as client:
+            assert client.score("aé").num_characters == 2
+
+
+# --- fields of OpenAI's API and its dialects ---------------------------------------------------
+
+NO_OPS: dict[str, list[Any]] = {  # by field: values that ask for nothing, and one that asks
+    "user": ["me"],
+    "best_of": [1, 2],
+    "suffix": ["x"],
+    "frequency_penalty": [0, 0.0, 0.5],
+    "presence_penalty": [0, 0.5],
+    "repetition_penalty": [1, 1.0, 1.2],
+    "length_penalty": [1.0, 2],
+    "min_p": [0, 0.1],
+    "use_beam_search": [False, True],
+    "include_stop_str_in_output": [False, True],
+    "stop_token_ids": [[], [1]],
+    "ignore_eos": [True, False],
+    "metadata": [{"a": "b"}],
+    "store": [False, True],
+    "service_tier": ["auto", "flex"],
+    "response_format": [{"type": "text"}, {"type": "json_object"}],
+    "typical_p": [1, 0.5],
+    "priority": [0, 3],
+    "bad_words": [[], ["x"]],
+    "prompt_logprobs": [2],
+    "allowed_token_ids": [[1]],
+    "guided_regex": ["a*"],
+    "structured_outputs": [{"regex": "a"}],
+}
+ALWAYS = ("user", "ignore_eos", "metadata")
+
+
+@pytest.mark.parametrize("field", NO_OPS)
+def test_a_field_that_asks_for_nothing_is_taken_and_another_refused_by_name(
+    server: Any, field: str
+) -> None:
+    plain = texts_of(complete(server))
+    *nothing, something = [None, *NO_OPS[field]]
+    for value in [*nothing, *([something] if field in ALWAYS else [])]:
+        assert texts_of(complete(server, **{field: value})) == plain, value
+    if field not in ALWAYS:
+        body = {"prompt": "A", field: something}
+        refused = httpx.post(server.url + "/v1/completions", json=body)
+        assert refused.status_code == 400 and refused.json()["error"]["param"].startswith(field)
+
+
+def test_max_completion_tokens_is_another_name_of_max_tokens(server: Any) -> None:
+    body = {"prompt": "A", "seed": 1}
+    url = server.url + "/v1/completions"
+    texts = [
+        texts_of(httpx.post(url, json=body | names).json())
+        for names in (
+            {"max_tokens": 7},
+            {"max_completion_tokens": 7},
+            {"max_tokens": 7, "max_completion_tokens": 7},
+            {"max_tokens": 7, "max_completion_tokens": None},
+        )
+    ]
+    assert texts == texts[:1] * 4 and len(texts[0][0]) == 7
+    refused = httpx.post(url, json=body | {"max_tokens": 7, "max_completion_tokens": 8})
+    assert refused.json()["error"]["param"] == "max_completion_tokens"
+
+
+def test_usage_is_in_every_event_where_it_is_asked_for(server: Any) -> None:
+    """As guidellm, vLLM's load tool, always asks."""
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    body = {"prompt": "ROMEO:", "max_tokens": 2000, "stream": True, "stream_options": options}
+    lines = httpx.post(server.url + "/v1/completions", json=body, timeout=60).text.split("\n\n")
+    events = [json.loads(line.removeprefix("data: ")) for line in lines if "{" in line]
+    written = [event["usage"]["completion_tokens"] for event in events]
+    assert len(written) > 2 and written == sorted(written) and written[-1] == 2000
+    assert {event["usage"]["prompt_tokens"] for event in events} == {6}
+
+
+def test_health_is_where_vllm_has_it(server: Any) -> None:
+    assert httpx.get(server.url + "/health").json() == httpx.get(server.url + "/readyz").json()

@@ -110,7 +110,7 @@ def test_all_limits_are_shown_from_one_place(server: Any) -> None:
 def hasty(start_server: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A server with one slot and little time."""
     arguments = [str(SHIPPED / TANH), "--max-streams", "1", "--queue-timeout-s", "0.2"]
-    arguments += ["--first-timeout-s", "0.5", "--total-timeout-s", "3"]
+    arguments += ["--first-timeout-s", "0.5", "--total-timeout-s", "1.5"]
     with start_server(tmp_path_factory.mktemp("hasty"), *arguments) as found:
         yield found
 

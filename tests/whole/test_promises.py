@@ -250,10 +250,12 @@ def test_a_burst_of_streams_is_answered_as_each_alone(server: Any, wire: str, co
     assert resident_bytes(server) < before + (32 << 20)  # the second burst finds room in the first
 
 
-@pytest.mark.parametrize("prompt", ["a\ud800", ["b", "\udfffc"]])
-def test_half_a_surrogate_pair_is_refused_by_name(server: Any, prompt: Any) -> None:
+@pytest.mark.parametrize(
+    ("prompt", "field"), [("a\ud800", "prompt"), (["b", "\udfffc"], "prompt[1]")]
+)
+def test_half_a_surrogate_pair_is_refused_by_name(server: Any, prompt: Any, field: str) -> None:
     body = json.dumps({"prompt": prompt, "unknown": "replace"})  # JSON can carry one, as \ud800
     answer = httpx.post(server.url + "/v1/completions", content=body)
     assert answer.status_code == 400
     error = answer.json()["error"]
-    assert error["param"] == "prompt" and "surrogate" in error["message"]
+    assert error["param"] == field and "surrogate" in error["message"]

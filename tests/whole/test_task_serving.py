@@ -123,7 +123,7 @@ def test_a_server_of_tasks_alone_says_that_it_holds_no_text(
     host = Models({bundle.name: bundle})
     host.start()
     try:
-        assert host.readiness()["ready"] and host.describe(bundle)["vocabulary_size"] == 0
+        assert host.readiness().ready and host.describe(bundle).vocabulary_size == 0
         with pytest.raises(RequestError, match="expected a model of text: none of them is served"):
             host.text_bundle(None)
     finally:

@@ -16,6 +16,7 @@ from serve.ablation.apply import Applied, apply_ablation, removed_json, structur
 from serve.ablation.ops import Outcome
 from serve.ablation.parse import parse_ablation
 from serve.ablation.schur import couplings, frobenius, ordered_schur, split
+from serve.wire.codec import to_json
 
 ZERO = {"target": "bias", "op": "zero"}
 IDENTITY = Edit(target="recurrent", op="identity")
@@ -258,7 +259,7 @@ def test_a_result_beyond_the_dtype_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 def test_structure_describes_every_target_in_plain_finite_json(weights: Weights) -> None:
     weights["heads"][:] = 0.0
-    pages = structure(MANIFEST, weights)
+    pages = to_json(structure(MANIFEST, weights))["targets"]
     assert json.loads(json.dumps(pages, allow_nan=False)) == pages
     assert [page["name"] for page in pages] == [name for name, *_ in TARGETS]
     plain: dict[str, Any] = {"name": "input", "weight": "input", "meaning": "is input"}
@@ -270,7 +271,7 @@ def test_structure_describes_every_target_in_plain_finite_json(weights: Weights)
 
 
 def test_structure_looks_at_the_slice_and_weighs_its_couplings(weights: Weights) -> None:
-    page = structure(MANIFEST, weights)[3]
+    page = to_json(structure(MANIFEST, weights))["targets"][3]
     form = ordered_schur(weights["gates"][n : 2 * n])
     assert (page["alpha"], page["rho"], page["n_R"]) == (0.9, form.rho, split(form, 0.9))
     assert page["eigenvalues"] == [[z.real, z.imag] for z in form.eigenvalues]

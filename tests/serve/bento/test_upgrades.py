@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from serve.bento.patches import DecliningProtocol
+from serve.bento.head_limits import HeadLimits
 
 MODEL = "osm-rnn-shakespeare"
 HTTP2 = {
@@ -46,7 +46,7 @@ def port() -> Iterator[int]:
     """Of a server that says what it has been asked."""
     app = Starlette(routes=[Route("/{path:path}", echo, methods=["GET", "POST"])])
     options: Any = {"port": 0, "log_level": "critical", "lifespan": "off", "access_log": False}
-    server = uvicorn.Server(uvicorn.Config(app, http=DecliningProtocol, **options))
+    server = uvicorn.Server(uvicorn.Config(app, http=HeadLimits, **options))
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:

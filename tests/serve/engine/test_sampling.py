@@ -43,8 +43,9 @@ def test_each_choice_has_a_seed_of_its_own_and_the_first_the_requests(
     found = [choice_seed(seed, i) for i in range(index + 1)]
     assert found[0] == seed
     assert len(set(found)) == len(found)
-    assert all(0 <= value < 2**SEED_BITS for value in found)
+    assert all(0 <= value < 2**SEED_BITS <= 2**53 for value in found[1:])
 
 
 def test_drawn_seeds_differ() -> None:
-    assert len({draw_seed() for _ in range(100)}) == 100
+    drawn = {draw_seed() for _ in range(100)}
+    assert len(drawn) == 100 and all(seed < 2**53 for seed in drawn)  # exact as a double

@@ -36,9 +36,9 @@ def test_offsets_of_bytes_are_the_same_wherever_pieces_end(content: bytes, data:
     found = [
         offset
         for piece in pieces
-        for offset in shown.page(
+        for offset in shown.of(
             Chunk(0, "", "", [Character(BYTES.names[i], -0.5, {}) for i in piece], None, None, 1)
-        )["text_offset"]
+        ).text_offset
     ]
     text = content.decode("utf-8", "replace")
     assert len(found) == len(content) and found == sorted(found)
@@ -51,6 +51,6 @@ def test_offsets_of_bytes_are_the_same_wherever_pieces_end(content: bytes, data:
 def test_bytes_that_become_no_character_have_the_places_of_their_stand_ins(content: bytes) -> None:
     choice = Choice(0, "", 1, cast(Any, None), Decoder(BYTES), prompt_length=5)
     characters = [Character(BYTES.names[byte], -0.5, {}) for byte in content]
-    page = Logprobs(choice, echo=False, top=0).page(Chunk(0, "", "", characters, None, None, 1))
+    page = Logprobs(choice, echo=False, top=0).of(Chunk(0, "", "", characters, None, None, 1))
     stand_ins = content.decode("utf-8", "replace")
-    assert set(page["text_offset"]) == set(range(5, 5 + len(stand_ins)))
+    assert set(page.text_offset) == set(range(5, 5 + len(stand_ins)))

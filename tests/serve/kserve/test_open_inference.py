@@ -4,6 +4,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import sysconfig
 import threading
 import venv
 from collections.abc import Callable, Iterator
@@ -16,12 +17,12 @@ import numpy as np
 import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from numpy.typing import NDArray
+from trial_scores import run_trials
 
 from serve.engine.sampling import uniforms
 from serve.offload import BoundedExecutor
 from serve.runtime.bundle import Bundle
 from serve.runtime.device import Device
-from serve.runtime.trials import run_trials
 from serve.runtime.vocabulary import Vocabulary
 from serve.settings import SHIPPED
 from serve.wire import open_inference_pb2 as pb
@@ -320,7 +321,10 @@ MALFORMED: list[tuple[Any, str]] = [
     ({"inputs": [FORCED], "outputs": [{"name": "x"}]}, "outputs: found 'x'"),
     ({"inputs": [FORCED], "parameters": {"priority": 1}}, "parameters.priority: unknown field"),
     ({"inputs": [FORCED | {"size": 3}]}, "inputs.0.size: unknown field"),
-    ({"inputs": [FORCED], "id": "\ud800"}, "id: found '\\ud800', expected a valid string"),
+    (
+        {"inputs": [FORCED], "id": "\ud800"},
+        "id: found half a surrogate pair, '\\ud800', at index 0; expected Unicode text",
+    ),
     ({}, "inputs: missing"),
     ([], "body: found"),
 ]
@@ -438,8 +442,10 @@ def test_a_full_queue_of_runs_is_an_error_and_a_caller_that_leaves_keeps_no_plac
 
 @pytest.mark.slow
 def test_tritons_own_client_gets_the_same_over_grpc_and_http(server: Any, tmp_path: Path) -> None:
-    """In an environment of its own: it wants an older protobuf than this server."""
+    """In an environment before this one: it wants an older protobuf than this server."""
     venv.create(tmp_path / "venv")
+    packages = sysconfig.get_path("purelib", vars={"base": str(tmp_path / "venv")})
+    Path(packages, "this.pth").write_text(sysconfig.get_path("purelib"))
     python = tmp_path / "venv" / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--python", str(python)]
     install = [*pip, "install", "--quiet", "--no-compile", "tritonclient[grpc,http]==2.73.0"]

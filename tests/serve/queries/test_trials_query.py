@@ -17,12 +17,13 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from safetensors.numpy import save
+from trial_scores import run_trials, score_trials
 
 from clients.command_line.main import main
 from clients.errors import ServerError
 from clients.grpc_client import GrpcClient
 from clients.http_client import AsyncHttpClient, HttpClient
-from clients.query_results import read_trials
+from clients.query_results import TrialsResult
 from serve.manifest.page import TaskSpec
 from serve.models import Models
 from serve.queries import intervals as bootstrap
@@ -30,8 +31,9 @@ from serve.queries.intervals import contrast, resample_counts, scores
 from serve.queries.trials import answer_trials, measure, task_of
 from serve.runtime.bundle import Bundle
 from serve.runtime.device import Device
-from serve.runtime.trials import Trials, run_trials, score_trials
+from serve.runtime.trials import Trials
 from serve.settings import SHIPPED
+from serve.wire.codec import from_json, to_json
 from serve.wire.errors import RequestError
 from serve.wire.limits import MAX_QUEUED_TRIALS, MAX_TRIAL_BYTES
 from serve.wire.queries import TrialsRequest, UploadedTrials
@@ -77,7 +79,8 @@ def server(
 
 def ask(host: Models, content: bytes | None = None, **fields: Any) -> dict[str, Any]:
     request = TrialsRequest.model_validate(fields)
-    return asyncio.run(answer_trials(host, request, content))
+    answer: dict[str, Any] = to_json(asyncio.run(answer_trials(host, request, content)))
+    return answer
 
 
 def part_of(bundle: Bundle, num_trials: int) -> Trials:
@@ -172,7 +175,7 @@ def test_intervals_are_those_of_trials_drawn_and_scored_again(host: Models, mode
     variant = asyncio.run(host.variant(bundle, ablation))
     sessions, run = (bundle.plain.session, variant.session), asyncio.run
     before, after = (run(measure(host, bundle, session, trials)) for session in sessions)
-    page = contrast(spec, before, after, 0.25, 50, 3)
+    page = to_json(contrast(spec, before, after, 0.25, 50, 3))
     outputs = [
         run_trials(session.run, bundle.manifest, bundle.initial, trials.inputs)
         for session in sessions
@@ -486,7 +489,7 @@ def test_every_wire_and_client_answers_alike(server: Any, host: Models, model: s
         assert over_grpc.trials(ABLATIONS[model], **asked) == found == asyncio.run(later())
         assert http.trials(model=model) == over_grpc.trials(model=model)
         assert http.trials().model == over_grpc.trials().model == "small-copy"
-    assert found == read_trials(ask(host, ablation=ABLATIONS[model], **asked))
+    assert found == from_json(TrialsResult, ask(host, ablation=ABLATIONS[model], **asked))
     assert found.delta is not None and set(found.delta) == {f"delta_{n}" for n in found.baseline}
 
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
+from trial_scores import run_trials, score_trials
 
 from serve.manifest.page import TRIALS_FILE, Manifest, TaskSpec
 from serve.manifest.read import describe_file
@@ -19,7 +20,7 @@ from serve.manifest.values import BundleError
 from serve.runtime.bundle import Bundle
 from serve.runtime.checks import check_trials
 from serve.runtime.device import Device
-from serve.runtime.trials import Trials, run_trials, score_trials
+from serve.runtime.trials import Trials
 from train.settings import Settings
 from train.tasks.task import Trials as Tensors
 from train.tasks.task import make_task, task_names

@@ -56,10 +56,27 @@ def test_pieces_of_bytes_make_the_whole_text_and_no_half_character(
     assert text == bytes(indices).decode("utf-8", "replace")
 
 
-def test_bytes_outside_the_vocabulary_are_named() -> None:
-    with pytest.raises(RequestError, match="byte 0xC3"):
+def test_characters_of_which_a_byte_is_missing_are_named_as_a_whole() -> None:
+    with pytest.raises(RequestError, match=r"found 'é' \(U\+00E9\) at index 2, expected one of"):
         PLAIN.encode("abé", "prompt", "error")
     assert PLAIN.encode("abéc", "prompt", "skip").tolist() == [0, 1, 2]
+
+
+@given(st.text("aé→𝄞", max_size=8), st.sets(st.sampled_from(sorted("aé→𝄞".encode()))))
+def test_characters_are_whole_whichever_bytes_are_missing(text: str, missing: set[int]) -> None:
+    symbols = tuple(chr(byte) for byte in [0x3F, *sorted(set("aé→𝄞".encode()) - missing)])
+    vocabulary = Vocabulary(symbols, "bytes")
+    inside = [c for c in text if not missing & set(c.encode())]
+    expected = {c: text.count(c) for c in text if c not in inside}
+    found, counts = vocabulary.encode_counted(text, "prompt", "skip")
+    assert vocabulary.decode(found) == "".join(inside) and counts == expected
+    replaced, counts = vocabulary.encode_counted(text, "prompt", "replace")
+    assert counts == expected
+    assert vocabulary.decode(replaced) == "".join(c if c in inside else "?" for c in text)
+    if expected:
+        place = next(i for i, c in enumerate(text) if c not in inside)
+        with pytest.raises(RequestError, match=f"at index {place}, expected"):
+            vocabulary.encode(text, "prompt", "error")
 
 
 def test_half_a_surrogate_pair_is_no_text() -> None:

@@ -13,6 +13,7 @@ from serve.sweeps.runner import control_of, seeds_of, summary_of
 from serve.wire.errors import RequestError
 from serve.wire.limits import MAX_POINTS, MAX_SEED
 from serve.wire.queries import Grid, SweepRequest
+from serve.wire.query_responses import Control
 from serve.wire.requests import parse_request
 
 SCHUR = {"target": "recurrent", "op": "schur", "alpha": "$alpha", "zero": "$zero"}
@@ -152,7 +153,8 @@ def test_controls_replace_every_edit_and_seeds_follow(manifest: Manifest) -> Non
 
 
 def test_controls_are_summed_up_without_those_that_failed() -> None:
-    runs = [{"delta": delta} for delta in (1.0, None, 3.0)]
+    deltas = (1.0, None, 3.0)
+    runs = tuple(Control(seed=1, mass=1.0, delta=delta, error=None) for delta in deltas)
     page = summary_of(runs)
     assert (page["controls_mean"], page["controls_deviation"]) == (2.0, 2.0**0.5)
     assert summary_of(runs[:1])["controls_deviation"] is None

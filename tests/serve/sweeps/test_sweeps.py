@@ -19,13 +19,14 @@ from servers import family
 from clients.errors import ServerError
 from clients.grpc_client import GrpcClient
 from clients.http_client import AsyncHttpClient, HttpClient
-from clients.sweep_results import Sweep, SweepPoint, SweepPoints, point_page
+from clients.sweep_results import Sweep, SweepPoint, SweepPoints
 from serve.gateway.keys import add_key
 from serve.settings import SHIPPED
 from serve.sweeps.folder import FolderBusy
 from serve.sweeps.store import FILE, NewSweep, StoreError, SweepStore
 from serve.wire.errors import RequestError
 from serve.wire.limits import MAX_SWEEPS
+from serve.wire.query_responses import point_json
 
 OSM, TANH = "osm-rnn-shakespeare", "tanh-rnn-shakespeare"
 TEXT = "First Citizen:\nBefore we proceed any further, hear me speak.\n" * 4
@@ -61,7 +62,7 @@ def sweep(client: HttpClient) -> tuple[Sweep, SweepPoints]:
 
 
 def without_times(points: Any) -> list[Any]:
-    return [{**point_page(point), "seconds": 0} for point in points]
+    return [{**point_json(point), "seconds": 0} for point in points]
 
 
 def test_points_come_in_order_and_then_the_sweep(sweep: Any) -> None:
@@ -279,8 +280,8 @@ def test_only_so_many_sweeps_wait_and_a_stopped_server_leaves_them(
             assert error.value.code == "unavailable"
         assert server.process.wait(60) == 0
     store = SweepStore(tmp_path / "data")
-    found = store.page(first.id)
-    assert found is not None and found[0]["state"] == "running" and found[0]["num_done"] > 0
+    found = store.get(first.id)
+    assert found is not None and found[0].state == "running" and found[0].num_done > 0
     store.close()
 
 
@@ -420,7 +421,7 @@ def test_the_store_keeps_the_newest_ended_sweeps(
     for number in range(6):
         store.add(NewSweep(id=str(number), ablations=[OWN], **fields))
         assert store.end(str(number), "cancelled") and not store.end(str(number), "done")
-    assert [page["id"] for page, _ in store.pages()] == ["5", "4", "3"]
+    assert [sweep.id for sweep, _ in store.every()] == ["5", "4", "3"]
     for number in range(MAX_SWEEPS):
         store.add(NewSweep(id=f"new {number}", ablations=[OWN], **fields))
     with pytest.raises(RequestError, match="max_sweeps"):
@@ -435,8 +436,8 @@ def test_points_are_saved_once_and_shown_in_order(tmp_path: Path) -> None:
     store.begin("a")
     for index in (2, 0, 0):
         store.save("a", index, {"index": index, "error": None, "time": time.monotonic()})
-    found = store.page("a")
-    assert found is not None and found[0]["num_done"] == 2
+    found = store.get("a")
+    assert found is not None and found[0].num_done == 2
     assert [position for position, _ in store.points("a", 0, 10)] == [0]  # 1 isn't done
     job = store.next()
     assert job is not None and [position for position, _ in job.todo] == [1]

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from small_models import fitted
 from torch import Tensor
 
 from serve.wire.edit_fields import KEYS
 from train.model import Model, State, Weights, family, family_names, predict, scan_reference
 from train.models.osm_rnn import OsmRnn, OsmRnnConfig
-from train.presets import fit_sizes
 from train.tasks.text import window_loss
 
 V, T, B = 11, 12, 3
@@ -41,7 +41,7 @@ def make_model(name: str, sizes: Any = (), seed: int = 0) -> Model:
     sizes = dict(sizes)
     kind: Any = family(name)
     ends = {"input_size": V, "output_size": V}
-    small = fit_sizes(name, {**ends, **sizes}, BUDGET) if "input_size" not in sizes else {}
+    small = fitted(name, {**ends, **sizes}, BUDGET) if "input_size" not in sizes else {}
     config = kind.Config(**{**ends, **small, **sizes})
     model: Model = kind(config, torch.Generator().manual_seed(seed))
     return model
