@@ -48,6 +48,7 @@ from serve.manifest.page import (
     TensorSpec,
 )
 from serve.manifest.read import describe_file, is_model_name, write_manifest
+from serve.runtime.bundle import load_as_served
 from train.checkpoint import CheckpointError, find_checkpoint, read_checkpoint
 from train.groups.matrix_exp import observed_angles
 from train.model import Model, State, Weights, family
@@ -94,6 +95,7 @@ def export_bundle(
         except ParityError as error:
             raise ParityError(f"{error}; no bundle was written") from None
         write_manifest(part, manifest)
+        load_as_served(part)
     return manifest
 
 

@@ -8,6 +8,7 @@
 | `range`   | the body of `MatrixExp` covers `HEADROOM` times the angle that the model turns by    |
 | `parity`  | torch, the reference evaluator and ONNX Runtime agree within the stated tolerance    |
 | `kernels` | so do torch and ONNX Runtime with the native kernels, where there are any            |
+| `served`  | a server takes the bundle: weights, states, targets, symmetries, trials and graph    |
 | `unrolled`| where there is that form: it is the graph's, and agrees with torch                   |
 
 Torch computes with the weights of the bundle itself, so no checkpoint is needed.
@@ -40,6 +41,7 @@ from serve.manifest.page import (
 from serve.manifest.read import read_manifest
 from serve.manifest.values import BundleError
 from serve.native.library import Library, load, status
+from serve.runtime.bundle import load_as_served
 from train.model import family
 
 SLACK = 1.0 + 1e-3  # of angles, which are sums in another order on another machine
@@ -87,6 +89,7 @@ def check_bundle(folder: Path, quiet: bool = False) -> Report:
         findings.append(found)
     else:
         findings.append(Finding(check="kernels", good=True, says=f"not checked: {status()}"))
+    findings.append(_attempt("served", lambda: _check_served(folder)))
     if UNROLLED_FILE in manifest.files:
         findings.append(_attempt("unrolled", lambda: _check_unrolled(folder, manifest, subject)))
     return Report(
@@ -131,6 +134,11 @@ def _check_graph(folder: Path, manifest: Manifest, subject: Subject) -> str:
         raise ValueError(f"weights: found {outside}, expected {set(subject.weights)}")
     bodies = ", ".join(function.name for function in proto.functions) or "none"
     return f"opset {spec.opset}, IR {spec.ir_version}, bodies of ours: {bodies}"
+
+
+def _check_served(folder: Path) -> str:
+    load_as_served(folder)
+    return "loads as on a server"
 
 
 def _check_spaces(folder: Path, manifest: Manifest, subject: Subject) -> str:

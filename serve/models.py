@@ -6,7 +6,7 @@ HTTP and gRPC both stand on this, on `serve.queries.generate` and on `serve.quer
 import asyncio
 import dataclasses
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from serve.wire.limits import (
 )
 from serve.wire.preview import shown
 from serve.wire.requests import Unknown
-from serve.wire.responses import Model, Readiness, RunningModel, Structure
+from serve.wire.responses import BrokenModel, Model, Readiness, RunningModel, Structure
 
 MAX_WARM_SIZE = 512  # rows of a matrix that is decomposed before anybody asks
 
@@ -47,8 +47,9 @@ class Models:
         limits: EngineLimits | None = None,
         state_key: bytes | None = None,  # that saved states are signed with; None: of this process
         unknown: Unknown = "error",  # of characters, where a request is silent
+        broken: Mapping[str, str] | None = None,  # why models couldn't be loaded, by their folders
     ) -> None:
-        self.unknown = unknown
+        self.unknown, self._broken = unknown, dict(broken or {})
         self.bundles, self.state_key = dict[str, Bundle](), state_key or secrets.token_bytes(32)
         self._device = next((b.device for b in bundles.values()), Device("cpu", 1))
         texts = [b for b in bundles.values() if b.manifest.task is None]
@@ -104,6 +105,7 @@ class Models:
 
     def _serve(self, bundle: Bundle) -> None:
         name, manifest = bundle.name, bundle.manifest
+        self._broken.pop(bundle.folder.name, None)  # it has been mended, and loaded
         self.bundles[name], bundle.sessions = bundle, self.sessions
         if manifest.task is not None:
             self.vocabularies.pop(name, None)  # of a model of text that it replaces
@@ -127,6 +129,9 @@ class Models:
         """The bundle of a model's id, the first one for None; `RequestError` if there is none."""
         if model is None and self.bundles:
             return next(iter(self.bundles.values()))
+        if model in self._broken and model not in self.bundles:
+            told = f"found {shown(model, 80)}, which could not be loaded; GET /readyz says why"
+            raise RequestError("unavailable", f"model: {told}", "model")
         if model is None or model not in self.bundles:
             served = f"one of {', '.join(self.bundles)}" if self.bundles else "some: none is served"
             sentence = f"model: found {shown(model, 80)}, expected {served}"
@@ -200,12 +205,25 @@ class Models:
 
     def readiness(self) -> Readiness:
         """What `/readyz` shows: whether new streams are taken, and what really runs them."""
-        return Readiness(
-            ready=self.engine.accepting and self.engine.alive and self.engine.health.good,
-            models=tuple(
-                RunningModel(**_running(b), threads=b.device.num_threads)
-                for b in self.bundles.values()
-            ),
+        models = tuple(map(self._running_model, self.bundles.values()))
+        broken = tuple(BrokenModel(id=name, reason=why) for name, why in self._broken.items())
+        serves = any(model.ready for model in models) if models else not broken
+        return Readiness(ready=self._takes_requests and serves, models=models, broken=broken)
+
+    def is_ready(self, bundle: Bundle) -> bool:
+        """Whether requests to a model are taken."""
+        return self._takes_requests and self.engine.health.problem(bundle) is None
+
+    @property
+    def _takes_requests(self) -> bool:
+        return self.engine.accepting and self.engine.alive
+
+    def _running_model(self, bundle: Bundle) -> RunningModel:
+        return RunningModel(
+            **_running(bundle),
+            threads=bundle.device.num_threads,
+            ready=self.is_ready(bundle),
+            reason=self.engine.health.problem(bundle),
         )
 
     def _make_variant(self, bundle: Bundle, ablation: Ablation) -> AblatedModel:

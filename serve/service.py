@@ -45,7 +45,7 @@ from serve.models import Models
 from serve.native.library import status
 from serve.native.threads import run_threads
 from serve.queries.saved_state import read_key
-from serve.runtime.bundle import load_bundles
+from serve.runtime.bundle import load_whole_bundles
 from serve.runtime.device import DeviceError
 from serve.runtime.session import choose_device
 from serve.settings import Settings, read_settings
@@ -92,8 +92,9 @@ def checked_settings() -> Settings:
         settings = read_settings()
         GATEWAY.gate = KeyLimits(check_settings(settings))
         require_http_tls(settings.tls_cert)
-        for folder in settings.folders:
-            read_manifest(folder)
+        if not is_worker():  # one that starts anew serves what is whole
+            for folder in settings.folders:
+                read_manifest(folder)
         choose_device(settings.device, run_threads(settings.threads))
     except ValueError as error:
         sys.exit(f"torsor serve: {error}")
@@ -124,7 +125,7 @@ class Torsor:
         configure_log(SETTINGS.log_format)
         prepare_process()
         GATEWAY.tracing = bento_tracing()
-        bundles = load_or_give_up(SETTINGS)
+        bundles, broken = load_or_give_up(SETTINGS)
         limits = EngineLimits(
             max_streams=SETTINGS.max_streams,
             max_waiting=SETTINGS.max_waiting,
@@ -135,7 +136,7 @@ class Torsor:
             ablation_cache_bytes=SETTINGS.ablation_cache_mb << 20,
         )
         unknown: Any = SETTINGS.unknown
-        self._models = Models(bundles, limits, read_key(SETTINGS.state_key), unknown)
+        self._models = Models(bundles, limits, read_key(SETTINGS.state_key), unknown, broken)
         self._models.start()
         spare_collections()
         self._grpc: Any = None
@@ -194,10 +195,10 @@ class Torsor:
 
 
 def load_or_give_up(settings: Settings) -> Any:
-    """The bundles, loaded; the log says what kernels they run on."""
+    """The bundles that can be loaded, and why others can't; the log says what runs operators."""
     log.info("torsor serve: %s", status())
     try:
-        return load_bundles(settings.folders, settings.device, run_threads(settings.threads))
+        return load_whole_bundles(settings.folders, settings.device, run_threads(settings.threads))
     except (BundleError, DeviceError) as error:
         give_up(error)
 

@@ -101,7 +101,8 @@ def _action_problem(
         return "weight", f"found {action.weight!r:.80}, expected one of the bundle's tensors"
     bounds = action.slice or tuple((0, n) for n in shape)
     within = len(bounds) == len(shape) and all(
-        0 <= start < stop <= n for (start, stop), n in zip(bounds, shape, strict=True)
+        0 <= start < stop <= n or start == 0 == stop == n  # a subspace may have no directions
+        for (start, stop), n in zip(bounds, shape, strict=True)
     )
     if not within:
         return "slice", f"found {action.slice}, expected (start, stop) per axis within {shape}"
@@ -128,7 +129,8 @@ def _matrix(action: Action, g: Floats) -> Floats:
 
 def _moved(A: Floats, part: Array, action: Action) -> Array:
     x = np.moveaxis(part, action.axis, -1)
-    split = x.reshape(*x.shape[:-1], -1, len(A), action.inner)
+    count = x.shape[-1] // (len(A) * action.inner)  # -1 would be unclear where x has no entries
+    split = x.reshape(*x.shape[:-1], count, len(A), action.inner)
     moved = (split.swapaxes(-1, -2) @ A.T).swapaxes(-1, -2)
     return np.moveaxis(moved.reshape(x.shape), -1, action.axis)
 

@@ -1,6 +1,7 @@
 """Settings of the server's process: freed memory, the garbage collector, and thread switches."""
 
 import ctypes
+import faulthandler
 import gc
 import sys
 
@@ -13,6 +14,7 @@ TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of malloc.h
 def prepare_process() -> None:
     """To be called before the process does anything."""
     return_large_blocks()
+    faulthandler.enable()  # a signal that ends the process leaves every thread's place in the log
     # A short request changes threads five times, and a long one may be read meanwhile.
     sys.setswitchinterval(SWITCH_S)
 

@@ -17,14 +17,15 @@ class Health:
     def __init__(self) -> None:
         self._num_sick = Counter[Bundle]()
 
-    @property
-    def good(self) -> bool:
-        """Whether of no model `MAX_SICK` in a row did."""
-        return max(list(self._num_sick.values()), default=0) < MAX_SICK
+    def problem(self, bundle: Bundle) -> str | None:
+        """Why a model is not ready; None where it is."""
+        if (count := self._num_sick[bundle]) < MAX_SICK:
+            return None
+        return f"the last {count} texts ended because a value was not finite; load it again"
 
     def note(self, stream: Stream) -> None:
         """A stream has ended. What an ablation drives out of range is its author's doing."""
-        if stream.session is not stream.bundle.plain.session:
+        if stream.is_ablated:
             return
         if stream.error is not None and stream.error.code == "model_error":
             self._num_sick[stream.bundle] += 1

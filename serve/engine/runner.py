@@ -110,11 +110,13 @@ def num_finite(logprobs: Array) -> int:
 
 def not_finite(stream: Stream) -> RequestError:
     """The error of a stream whose model left the numbers."""
-    sentence = (
-        f"the model's state or log-probabilities are not finite after character "
-        f"{stream.position}; the ablation may drive it out of its range"
+    told = (
+        f"the model's state or log-probabilities are not finite after character {stream.position}"
     )
-    return RequestError("model_error", sentence)
+    if stream.is_ablated:
+        return RequestError("model_error", f"{told}; the ablation may drive it out of its range")
+    remedy = "this prompt drives the model, which is not ablated, out of its range"
+    return RequestError("model_error", f"{told}; {remedy}")
 
 
 assert UNIFORM_BITS == 23, "serve.manifest.read promises multiples of 2^-23"

@@ -116,6 +116,11 @@ class Stream:
         self._outbox: list[Delivery] = []  # the engine appends, the client takes from the front
 
     @property
+    def is_ablated(self) -> bool:
+        """Whether it runs on other weights than the bundle's."""
+        return self.session is not self.bundle.plain.session
+
+    @property
     def num_unread(self) -> int:
         """Characters that have arrived and that the client has not collected."""
         return self._num_put - self._num_got

@@ -46,8 +46,8 @@ class InferenceServicer(rpc.GRPCInferenceServiceServicer):
         """Whether requests to this model are taken."""
 
         async def answer() -> pb.ModelReadyResponse:
-            served(self._models, request.name, request.version)
-            return pb.ModelReadyResponse(ready=self._models.readiness().ready)
+            bundle = served(self._models, request.name, request.version)
+            return pb.ModelReadyResponse(ready=self._models.is_ready(bundle))
 
         return await or_abort(context, answer)
 

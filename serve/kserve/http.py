@@ -67,8 +67,8 @@ async def metadata(models_of: ModelsOf, http: Request) -> Response:
 
 async def model_ready(models_of: ModelsOf, http: Request) -> Response:
     """Whether requests to a model are taken."""
-    name = asked_bundle(models_of(), http).name
-    is_ready = models_of().readiness().ready
+    bundle = asked_bundle(models_of(), http)
+    is_ready, name = models_of().is_ready(bundle), bundle.name
     return await json_response(ModelReady(name=name, ready=is_ready), 200 if is_ready else 503)
 
 

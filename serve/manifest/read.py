@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from serve.manifest.files import require_same
 from serve.manifest.page import (
     BETTER,
     DOMAIN,
@@ -36,6 +37,8 @@ from serve.manifest.page import (
     TensorSpec,
 )
 from serve.manifest.values import BundleError, Json, parse_value
+
+MOST_STEPS = 1 << 16  # characters of one run; what a run takes of memory grows with them
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
@@ -153,8 +156,8 @@ def _graph_problems(manifest: Manifest) -> Iterator[tuple[str, str]]:
         if (domain, version) != (DOMAIN, VERSION):
             problem = f"found version {version}, expected {VERSION} of {DOMAIN!r} only; {NEWER}"
             yield f"graph.operators.{domain}", problem
-    if graph.max_steps < 1:
-        yield "graph.max_steps", f"found {graph.max_steps}, expected at least 1"
+    if not 1 <= graph.max_steps <= MOST_STEPS:
+        yield "graph.max_steps", f"found {graph.max_steps}, expected 1 to {MOST_STEPS}"
     if graph.correct_every < 0:
         yield "graph.correct_every", f"found {graph.correct_every}, expected at least 0"
     for tensor in (*graph.inputs, *graph.outputs):
@@ -191,10 +194,7 @@ def _state_and_target_problems(manifest: Manifest) -> Iterator[tuple[str, str]]:
 def _check_file(path: Path, expected: FileSpec) -> None:
     if not path.is_file():
         raise BundleError(path, "", "missing; export the bundle again")
-    if (size := path.stat().st_size) != expected.size:
-        raise BundleError(path, "size", f"found {size} bytes, expected {expected.size}; truncated?")
-    if (found := describe_file(path).sha256) != expected.sha256:
-        raise BundleError(path, "sha256", f"found {found}, expected {expected.sha256}; changed?")
+    require_same(path, describe_file(path), expected)
 
 
 def task_problems(task: TaskSpec, graph: GraphSpec) -> Iterator[tuple[str, str]]:

@@ -11,6 +11,7 @@ import typing
 from pathlib import Path
 from typing import Any
 
+MOST = 1 << 53  # of whole numbers, which many readers of JSON take as doubles
 Json = Any  # free-form JSON: numbers, strings, lists, objects
 
 
@@ -20,6 +21,8 @@ class BundleError(ValueError):
     def __init__(self, file: Path | str, key: str, problem: str) -> None:
         place = f"{file}: {key}" if key else str(file)
         super().__init__(f"{place}: {problem}")
+        # For those who may not know where on the server the bundle lies
+        self.brief = ": ".join(part for part in (Path(file).name, key, problem) if part)
 
 
 def parse_value(kind: Any, value: Json, path: Path | str, key: str) -> Any:
@@ -75,11 +78,14 @@ def _is_json(kind: Any, value: Json) -> bool:
         number = isinstance(value, int | float) and not isinstance(value, bool)
         return number and abs(value) <= sys.float_info.max  # False for NaN
     if origin is int:
-        return isinstance(value, int) and not isinstance(value, bool)
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        return whole and abs(value) <= MOST
     return isinstance(value, {tuple: list}.get(origin, origin))
 
 
 def _wrong(kind: Any, value: Json, path: Path | str, key: str) -> BundleError:
     name = getattr(kind, "__name__", str(kind)) if not typing.get_args(kind) else str(kind)
+    if kind is int and isinstance(value, int) and not isinstance(value, bool):
+        name = f"at most {MOST}"
     name = re.sub(r"serve\.(\w+\.)+", "", name)  # where a class stands is nobody's concern
     return BundleError(path, key, f"found {value!r:.60}, expected {name}")

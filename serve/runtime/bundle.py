@@ -2,22 +2,20 @@
 
 import functools
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.numpy import load_file
+from safetensors.numpy import load
 
 from serve.ablation.ablation import Ablation, ablation_hash, canonical
 from serve.ablation.apply import apply_ablation, removed_json
 from serve.lru_cache import LruCache
-from serve.manifest.page import (
-    GRAPH_FILE,
-    TRIALS_FILE,
-    WEIGHTS_FILE,
-)
+from serve.manifest.files import read_file, read_files
+from serve.manifest.page import GRAPH_FILE, TRIALS_FILE, UNROLLED_FILE, WEIGHTS_FILE
 from serve.manifest.read import read_manifest
 from serve.manifest.values import BundleError
 from serve.runtime.checks import check_graph, check_trials, check_weights
@@ -48,6 +46,8 @@ class AblatedModel:
         return str(report["hash"]) if report["edits"] else ""
 
 
+Found = TypeVar("Found")
+Loader = Callable[[Path, Device], Found]
 CacheKey = tuple[object, str]  # whose, and the hash of the ablation
 
 
@@ -58,7 +58,9 @@ class Bundle:
         """`checks_kernels`: whether kernels are compared with bodies first; None: on CUDA."""
         self.folder, self.device = folder, device
         self.manifest = read_manifest(folder)
-        self.weights = _read_tensors(folder / WEIGHTS_FILE)
+        wanted = {GRAPH_FILE, WEIGHTS_FILE, UNROLLED_FILE} & set(self.manifest.files)
+        self.files = read_files(folder, self.manifest, wanted)
+        self.weights = _read_tensors(folder / WEIGHTS_FILE, self.files[WEIGHTS_FILE])
         check_weights(folder, self.manifest, self.weights)
         self.initial = {state.name: self.weights[state.initial] for state in self.states}
         self._without_kernels = ""  # why no session has kernels, where they were found wrong
@@ -90,7 +92,8 @@ class Bundle:
     def trials(self) -> Trials:
         """The trials of a task bundle, read when they are first asked for; `BundleError`."""
         assert self.manifest.task is not None, "bundles of text have no trials"
-        arrays = _read_tensors(self.folder / TRIALS_FILE)
+        path = self.folder / TRIALS_FILE
+        arrays = _read_tensors(path, read_file(path, self.manifest.files[TRIALS_FILE]))
         check_trials(self.folder, self.manifest.task, arrays)
         return Trials(**arrays)
 
@@ -107,7 +110,7 @@ class Bundle:
 
     def _session(self, edited: Arrays, without_kernels: str = "") -> Session:
         why = without_kernels or self._without_kernels
-        where = (self.folder, self.manifest, self.device)
+        where = (self.files, self.manifest, self.device)
         return Session(*where, edited, initial=self.initial, without_kernels=why)
 
     def _checked_session(self) -> Session:
@@ -154,15 +157,54 @@ def _named(kept: AblatedModel, ablation: Ablation) -> AblatedModel:
     return AblatedModel(kept.session, page | kept.report)
 
 
+def load_as_served(folder: Path) -> None:
+    """Load a bundle as a server does, its trials too; `BundleError` where a server would refuse."""
+    bundle = Bundle(folder, Device("cpu", 1))
+    if bundle.manifest.task is not None:
+        assert len(bundle.trials.inputs)
+
+
 def load_bundles(folders: list[Path], wish: str, num_threads: int) -> dict[str, Bundle]:
     """All bundles by name, on one device; "auto" goes to the CPU if CUDA turns out not to work."""
+    return _by_name(_load_all(folders, wish, num_threads, Bundle))
+
+
+def load_whole_bundles(
+    folders: list[Path], wish: str, num_threads: int
+) -> tuple[dict[str, Bundle], dict[str, str]]:
+    """Those bundles that can be loaded; and why others can't, by the names of their folders.
+
+    Raises `BundleError` where none can.
+    """
+    broken = dict[str, BundleError]()
+
+    def load_whole(folder: Path, device: Device) -> Bundle | None:
+        try:
+            return Bundle(folder, device)
+        except BundleError as error:
+            broken[folder.name] = error
+            return None
+
+    loaded = _load_all(folders, wish, num_threads, load_whole)
+    whole = [bundle for bundle in loaded if bundle is not None]
+    for error in broken.values():
+        if not whole:
+            raise error
+        log.error("torsor serve: %s; the other models are served without it", error)
+    return _by_name(whole), {name: error.brief for name, error in broken.items()}
+
+
+def _load_all(folders: list[Path], wish: str, num_threads: int, load: Loader[Found]) -> list[Found]:
     device = choose_device(wish, num_threads)
     try:
-        loaded = [Bundle(folder, device) for folder in folders]
+        return [load(folder, device) for folder in folders]
     except DeviceError:
         if wish != "auto":
             raise
-        loaded = [Bundle(folder, Device("cpu", num_threads)) for folder in folders]
+        return [load(folder, Device("cpu", num_threads)) for folder in folders]
+
+
+def _by_name(loaded: list[Bundle]) -> dict[str, Bundle]:
     bundles: dict[str, Bundle] = {}
     for bundle in loaded:
         if bundle.name in bundles:
@@ -173,8 +215,8 @@ def load_bundles(folders: list[Path], wish: str, num_threads: int) -> dict[str, 
     return bundles
 
 
-def _read_tensors(path: Path) -> Arrays:
+def _read_tensors(path: Path, content: bytes) -> Arrays:
     try:
-        return dict(load_file(path))
+        return dict(load(content))
     except SafetensorError as error:
         raise BundleError(path, "", f"not a safetensors file ({error})") from None

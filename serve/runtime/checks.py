@@ -29,7 +29,11 @@ ORTHONORMAL = 1e-5  # largest |B Bᵀ - I| of a subspace's basis B
 
 
 def check_weights(folder: Path, manifest: Manifest, weights: Arrays) -> None:
-    """`BundleError` where the manifest says of states, targets or symmetries what isn't so."""
+    """`BundleError` where the manifest says of states, targets or symmetries what isn't so.
+
+    So it is where a value of any tensor isn't finite.
+    """
+    _check_finite(folder / WEIGHTS_FILE, weights)
     for state in manifest.states:
         _check_initial(folder / WEIGHTS_FILE, state, weights)
     for i, target in enumerate(manifest.targets):
@@ -66,6 +70,7 @@ def check_trials(folder: Path, task: TaskSpec, arrays: Arrays) -> None:
     found = {name: (str(value.dtype), value.shape) for name, value in arrays.items()}
     if found != expected or not T:
         raise BundleError(path, "", f"found {found}, expected {expected} with some steps")
+    _check_finite(path, arrays)
     for name, kind, size in (
         ("inputs", task.inputs, task.input_size),
         ("targets", task.targets, task.output_size),
@@ -73,6 +78,15 @@ def check_trials(folder: Path, task: TaskSpec, arrays: Arrays) -> None:
         least, most = arrays[name].min(), arrays[name].max()
         if kind != "vectors" and not 0 <= least <= most < size:
             raise BundleError(path, name, f"found {least} to {most}, expected 0 to {size - 1}")
+
+
+def _check_finite(path: Path, arrays: Arrays) -> None:
+    for name, value in arrays.items():
+        if value.dtype.kind != "f" or np.isfinite(value).all():
+            continue
+        strays = f"{np.count_nonzero(~np.isfinite(value))} of {value.size} values"
+        problem = f"found {strays} NaN or infinite, expected finite numbers"
+        raise BundleError(path, name, f"{problem}; export it again from a checkpoint that has them")
 
 
 def _check_initial(path: Path, state: StateSpec, weights: Arrays) -> None:

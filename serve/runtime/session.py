@@ -22,12 +22,8 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from serve.manifest.page import (
-    GRAPH_FILE,
-    UNROLLED_FILE,
-    Manifest,
-    TensorSpec,
-)
+from serve.manifest.files import BundleFiles
+from serve.manifest.page import GRAPH_FILE, UNROLLED_FILE, WEIGHTS_FILE, Manifest, TensorSpec
 from serve.manifest.values import BundleError
 from serve.native.library import load, load_cuda
 from serve.runtime.device import Device, DeviceError, cuda_device_present
@@ -47,7 +43,7 @@ class Session:
 
     def __init__(
         self,
-        folder: Path,
+        files: BundleFiles,
         manifest: Manifest,
         device: Device,
         edited: Arrays,
@@ -85,11 +81,16 @@ class Session:
         self._kept = [onnxruntime.OrtValue.ortvalue_from_numpy(a) for a in taken.values()]
         if taken:
             options.add_external_initializers(list(taken), self._kept)
-        path = folder / (UNROLLED_FILE if unrolled else GRAPH_FILE)
+        weights = files[WEIGHTS_FILE]  # from memory: a mapped file may change under a running model
+        options.add_external_initializers_from_files_in_memory(
+            [WEIGHTS_FILE], [weights], [len(weights)]
+        )
+        name = UNROLLED_FILE if unrolled else GRAPH_FILE
         try:
-            self._session = onnxruntime.InferenceSession(path, options, _providers(device))
+            self._session = onnxruntime.InferenceSession(files[name], options, _providers(device))
         except Exception as error:  # the runtime raises bare Exceptions of many types
-            raise BundleError(path, "", f"the runtime can't load it ({error})") from None
+            told = f"the runtime can't load it ({error})"
+            raise BundleError(files.folder / name, "", told) from None
         self.provider: str = self._session.get_providers()[0]
         if self.provider != device.provider:
             raise DeviceError(

@@ -254,14 +254,25 @@ class RunningModel:
     provider: str
     kernels: str
     threads: int  # of one run on the CPU
+    ready: bool
+    reason: str | None = left_out(None)  # why it isn't
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokenModel:
+    """A model that could not be loaded, by its folder's name, and why."""
+
+    id: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readiness:
     """`GET /livez`, `GET /readyz`."""
 
-    ready: bool
+    ready: bool  # whether requests are taken, for one model at least
     models: tuple[RunningModel, ...] = ()
+    broken: tuple[BrokenModel, ...] = left_out(())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,7 +55,7 @@ def main() -> int:
 def ablated(bundle: Bundle, factor: float) -> Session:
     """A session whose every weight that can be edited is scaled."""
     edited = {n: np.asarray(bundle.weights[n] * np.float32(factor)) for n in targets(bundle)}
-    return Session(bundle.folder, bundle.manifest, bundle.device, edited)
+    return Session(bundle.files, bundle.manifest, bundle.device, edited)
 
 
 def targets(bundle: Bundle) -> set[str]:

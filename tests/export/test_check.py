@@ -12,11 +12,15 @@ from safetensors.numpy import load_file
 
 from export.__main__ import main
 from export.graph.matrix_exp import POLYNOMIAL
+from serve.ablation.symmetry import act, draw
 from serve.manifest.page import GRAPH_FILE, WEIGHTS_FILE
 from serve.manifest.read import describe_file, read_manifest, write_manifest
 from serve.native.library import load
+from serve.runtime.bundle import Bundle
+from serve.runtime.device import Device
+from train.__main__ import main as train
 
-CHECKS = ["files", "graph", "spaces", "range", "parity", "kernels"]
+CHECKS = ["files", "graph", "spaces", "range", "parity", "kernels", "served"]
 
 
 @pytest.fixture
@@ -112,3 +116,18 @@ def test_the_command_takes_a_run_and_a_place_or_a_bundle(
         main(arguments)
     assert ended.value.code == 2
     assert "--check" in capsys.readouterr().err
+
+
+def test_a_text_of_one_character_makes_a_bundle_that_serves(tmp_path: Path) -> None:
+    """Its model has subspaces without directions, so tensors without entries."""
+    (tmp_path / "text.txt").write_text("a" * 4000)
+    sizes = ("--d", "3", "--layers", "1", "--heads", "1", "--iterations", "2", "--window", "8")
+    where = ("--data", str(tmp_path / "text.txt"), "--out", str(tmp_path / "run"), "--quiet")
+    assert train(["osm-former", *sizes, *where]) == 0
+    bundle = tmp_path / "bundle"
+    assert main([str(tmp_path / "run"), "--out", str(bundle), "--quiet"]) == 0
+    assert main(["--check", str(bundle), "--quiet"]) == 0
+    loaded = Bundle(bundle, Device("cpu", 1))
+    assert any(0 in weight.shape for weight in loaded.weights.values())
+    for symmetry in loaded.manifest.symmetries:
+        act(symmetry, draw(symmetry, 0), loaded.weights)

@@ -294,7 +294,7 @@ def test_the_graph_points_at_the_very_bytes_of_its_weights(small: Exported) -> N
 def bodies(small: Exported, monkeypatch: pytest.MonkeyPatch) -> Session:
     """The session of a machine without a C compiler."""
     monkeypatch.setattr(serve.runtime.session, "load", lambda: None)
-    session = Session(small.folder, small.bundle.manifest, CPU, {})
+    session = Session(small.bundle.files, small.bundle.manifest, CPU, {})
     assert session.kernels == "standard operators"
     return session
 
@@ -310,7 +310,7 @@ def test_native_kernels_and_bodies_write_the_same_text(
         "position": np.zeros(3, np.int64),
     }
     outputs = []
-    native = Session(small.folder, small.bundle.manifest, CPU, {})
+    native = Session(small.bundle.files, small.bundle.manifest, CPU, {})
     for session in (native, bodies(small, monkeypatch)):
         found, state, position = list[Arrays](), Arrays(), 0
         while position < 200:
@@ -515,7 +515,9 @@ def test_any_edit_of_any_weight_is_the_same_edit_in_torch(small: Exported) -> No
     for name in small.weights:
         value = small.bundle.weights[name]
         edited = {name: np.asarray(value + rng.normal(0.0, 0.1, value.shape), np.float32)}
-        found = Session(small.folder, small.bundle.manifest, small.bundle.device, edited).run(feeds)
+        found = Session(small.bundle.files, small.bundle.manifest, small.bundle.device, edited).run(
+            feeds
+        )
         assert largest_error(found, torch_outputs(small, feeds, edited)) <= small.close, name
         assert largest_error(found, plain) > 10 * CLOSE, name
 
@@ -542,7 +544,7 @@ def test_the_empty_ablation_is_the_plain_session_and_unchanged_weights_its_bits(
     empty = parse_ablation({"name": "nothing", "edits": []}, small.bundle.manifest)
     assert small.bundle.variant(empty).session is small.session
     same = {name: small.bundle.weights[name].copy() for name in small.weights}
-    twin = Session(small.folder, small.bundle.manifest, small.bundle.device, same)
+    twin = Session(small.bundle.files, small.bundle.manifest, small.bundle.device, same)
     assert bits(twin.run(feeds)) == bits(small.session.run(feeds))
 
 
@@ -560,7 +562,7 @@ def test_a_row_that_leaves_the_bodys_range_is_nan_and_its_mates_are_untouched(
     feeds |= {"uniform": np.zeros((4, 3), np.float32), "bias": np.zeros((3, V), np.float32)}
     feeds |= {"temperature": ones, "top_k": np.zeros(3, np.int64), "top_p": ones}
     plain = bundle.plain.session.run(feeds)
-    found = Session(bundle.folder, bundle.manifest, CPU, {"input": wide}).run(feeds)
+    found = Session(bundle.files, bundle.manifest, CPU, {"input": wide}).run(feeds)
     assert np.isnan(found["next.H"][1]).all()
     assert np.isnan(found["logprob"][2:, 1]).all()
     assert np.isfinite(found["logprob"][:2]).all()

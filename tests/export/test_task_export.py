@@ -369,7 +369,7 @@ def test_the_empty_ablation_is_the_plain_session_and_unchanged_weights_its_bits(
     empty = parse_ablation({"name": "nothing", "edits": []}, small.bundle.manifest)
     assert small.bundle.variant(empty).session is small.session
     same = {name: small.bundle.weights[name].copy() for name in small.weights}
-    twin = Session(small.folder, small.bundle.manifest, small.bundle.device, same)
+    twin = Session(small.bundle.files, small.bundle.manifest, small.bundle.device, same)
     assert bits(twin.run(feeds)) == bits(small.session.run(feeds))
 
 

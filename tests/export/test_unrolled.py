@@ -63,7 +63,7 @@ def make_feeds(bundle: Bundle, B: int, K: int) -> Arrays:
 
 @pytest.mark.parametrize("K", [1, 9, 16])
 def test_it_computes_what_the_loop_does(bundle: Bundle, K: int) -> None:
-    unrolled = Session(bundle.folder, bundle.manifest, bundle.device, {}, unrolled=True)
+    unrolled = Session(bundle.files, bundle.manifest, bundle.device, {}, unrolled=True)
     close = tolerance(bundle.device, CLOSE)
     for B in BUCKETS:
         feeds = make_feeds(bundle, B, K)
@@ -79,7 +79,7 @@ def test_there_is_no_loop_and_no_branch_but_the_samplers(bundle: Bundle) -> None
 
 
 def test_a_server_finds_in_it_what_the_manifest_says(bundle: Bundle) -> None:
-    unrolled = Session(bundle.folder, bundle.manifest, bundle.device, {}, unrolled=True)
+    unrolled = Session(bundle.files, bundle.manifest, bundle.device, {}, unrolled=True)
     check_graph(bundle.folder, bundle.manifest, *unrolled.interface())
 
 
@@ -87,8 +87,8 @@ def test_edits_reach_it_too(bundle: Bundle) -> None:
     target = bundle.manifest.targets[0]
     edited = {target.weight: np.zeros_like(bundle.weights[target.weight])}
     feeds = make_feeds(bundle, 4, 16)
-    loop = Session(bundle.folder, bundle.manifest, bundle.device, edited, unrolled=False)
-    unrolled = Session(bundle.folder, bundle.manifest, bundle.device, edited, unrolled=True)
+    loop = Session(bundle.files, bundle.manifest, bundle.device, edited, unrolled=False)
+    unrolled = Session(bundle.files, bundle.manifest, bundle.device, edited, unrolled=True)
     expected = loop.run(feeds)
     close = tolerance(bundle.device, CLOSE)
     assert largest_error(unrolled.run(feeds), expected) <= close

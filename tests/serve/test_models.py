@@ -112,7 +112,7 @@ def test_a_model_that_leaves_the_numbers_again_and_again_turns_readiness_off(
             assert host.readiness().ready
             with pytest.raises(RequestError) as error:
                 await write(host)
-            assert error.value.code == "model_error"
+            assert error.value.code == "model_error" and "ablated, out" in str(error.value)
         assert not host.readiness().ready
         assert isinstance(sick, Bundle)
         await host.load(SHIPPED / OSM)
@@ -121,16 +121,19 @@ def test_a_model_that_leaves_the_numbers_again_and_again_turns_readiness_off(
     run(work, OSM)
 
 
-def test_a_sick_model_beside_a_healthy_one_turns_readiness_off_too(tmp_path: Path) -> None:
+def test_a_sick_model_is_not_ready_and_a_healthy_one_beside_it_is(tmp_path: Path) -> None:
     async def work(host: Models) -> None:
         await host.load(edited(tmp_path / "sick", overflow))
         for _ in range(5):
             with pytest.raises(RequestError):
                 await write(host)
             assert len(await write(host, model=TANH)) == 60
-        assert not host.readiness().ready
+        found = host.readiness()
+        assert found.ready and {m.id: m.ready for m in found.models} == {OSM: False, TANH: True}
+        (reason,) = [model.reason for model in found.models if not model.ready]
+        assert reason is not None and "not finite" in reason
         host.unload(OSM)
-        assert host.readiness().ready
+        assert all(model.ready for model in host.readiness().models)
 
     run(work, OSM, TANH)
 
@@ -152,7 +155,7 @@ def test_an_ablation_that_leaves_the_numbers_does_not() -> None:
         while found.life is not Life.FINISHED:
             engine.tick()
         assert found.error is not None and found.error.code == "model_error"
-    assert engine.health.good
+    assert engine.health.problem(bundle) is None
 
 
 def test_streams_of_an_event_loop_that_has_closed_do_not_fail_the_engine() -> None:

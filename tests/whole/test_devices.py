@@ -116,5 +116,5 @@ def test_a_copy_with_the_unrolled_form_is_a_good_bundle(tmp_path: Path) -> None:
     assert bundle.name == read_manifest(folder).name
     assert set(bundle.manifest.files) == {*read_manifest(folder).files, UNROLLED_FILE}
     assert (place / GRAPH_FILE).read_bytes() == (folder / GRAPH_FILE).read_bytes()
-    unrolled = Session(place, bundle.manifest, Device("cpu", 1), {}, unrolled=True)
+    unrolled = Session(bundle.files, bundle.manifest, Device("cpu", 1), {}, unrolled=True)
     assert unrolled.interface() == bundle.plain.session.interface()

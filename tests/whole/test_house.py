@@ -21,7 +21,8 @@ import yaml  # type: ignore[import-untyped]
 ROOT = Path(__file__).parent.parent.parent
 DOORS = {  # room: what it may import of the other rooms
     "train": ("serve.manifest", "serve.native"),
-    "export": ("train", "serve.manifest", "serve.native"),
+    # What export accepts, serve accepts: it loads a bundle as a server does
+    "export": ("train", "serve.manifest", "serve.native", "serve.runtime"),
     "serve": (),
     "clients": ("serve.wire",),
 }

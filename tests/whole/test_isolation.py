@@ -142,16 +142,28 @@ def test_an_answer_in_one_page_fails_with_its_first_choice(odd: Any) -> None:
     assert gauge(odd, WRITTEN) - before < 200_000  # and the other one is ended
 
 
-def test_a_model_that_overflows_again_and_again_turns_readiness_off_and_a_good_stream_on(
+def test_a_model_that_overflows_again_and_again_is_unready_until_a_good_stream(
     odd: Any,
 ) -> None:
     body = ASK | {"model": "sick", "prompt": POISON}
     for _ in range(5):
         assert httpx.post(odd.url + "/v1/completions", json=body, timeout=60).status_code == 500
-    assert httpx.get(odd.url + "/readyz", timeout=60).status_code == 503
+    assert readiness(odd) == {"sick": False, "even": True}
+    for model, status in (("sick", 503), ("even", 200)):
+        path = f"/v2/models/{model}/ready"
+        assert httpx.get(odd.url + path, timeout=60).status_code == status
     assert httpx.get(odd.url + "/livez", timeout=60).status_code == 200
     assert text_of(complete(odd, model="sick"))
-    assert httpx.get(odd.url + "/readyz", timeout=60).status_code == 200
+    assert readiness(odd) == {"sick": True, "even": True}
+
+
+def readiness(server: Any) -> dict[str, bool]:
+    """Of each model, on a server that is ready for one of them at least."""
+    answer = httpx.get(server.url + "/readyz", timeout=60)
+    assert answer.status_code == 200
+    models = answer.json()["models"]
+    assert all(model["ready"] != ("not finite" in model.get("reason", "")) for model in models)
+    return {model["id"]: model["ready"] for model in models}
 
 
 # --- life cycle -----------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import asyncio
 import importlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -137,6 +138,12 @@ def test_teach_supervisor_is_needed_circus_reloads_where_a_terminal_closes() -> 
     bare.handle_term()
     bare.handle_term()
     assert heard == ["reload", "quit", "quit"]  # a second signal is a first one to it
+
+
+def test_teach_supervisor_is_needed_circus_does_not_hear_that_a_process_has_ended() -> None:
+    handler = fresh(SysHandler.__module__).SysHandler
+    assert signal.SIGCHLD not in handler.SIGNALS
+    assert not hasattr(handler, "handle_chld") and not hasattr(handler, "handle_cld")
 
 
 def test_health_routes_are_needed_bentomls_say_only_that_there_is_a_process(plain: str) -> None:

@@ -213,7 +213,7 @@ def test_a_run_that_fails_ends_its_own_group_only(
 def test_a_stream_starts_from_the_initial_state_of_its_session(bundle: Bundle) -> None:
     state = bundle.states[0]
     edited = {state.initial: np.full(state.shape, 0.25, np.float32)}
-    session = Session(bundle.folder, bundle.manifest, bundle.device, edited, initial=bundle.initial)
+    session = Session(bundle.files, bundle.manifest, bundle.device, edited, initial=bundle.initial)
     moved, plain = stream(bundle, session=session), stream(bundle)
     table = BatchRunner(bundle, 2, PrefixCache(0))
     for one in (moved, plain):

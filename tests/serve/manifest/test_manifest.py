@@ -39,7 +39,7 @@ from serve.manifest.read import (
     read_manifest,
     write_manifest,
 )
-from serve.manifest.values import BundleError
+from serve.manifest.values import MOST, BundleError
 
 GOLDEN = """\
 {
@@ -416,6 +416,7 @@ def test_numbers_that_json_lacks_are_not_written() -> None:
         manifest_bytes(dataclasses.replace(SMALL, training={"bpc": float("nan")}))
 
 
+st.register_type_strategy(int, st.integers(-MOST, MOST))  # which a manifest holds at most
 finite = st.floats(allow_nan=False, allow_infinity=False)
 free_form = st.dictionaries(st.text(), st.none() | st.booleans() | st.integers() | st.text())
 graphs = st.builds(GraphSpec, ranges=st.dictionaries(st.text(), finite, max_size=2))
@@ -702,7 +703,11 @@ SENSELESS: list[tuple[str, tuple[str | int, ...], Any, str]] = [
     ("graph.ir_version", ("graph", "ir_version"), IR_VERSION + 1, "found 11, expected 1 to 10"),
     ("graph.operators.torsor", ("graph", "operators", "torsor"), VERSION + 1, "found version 2"),
     ("graph.operators.other", ("graph", "operators", "other"), VERSION, "found version 1"),
-    ("graph.max_steps", ("graph", "max_steps"), 0, "found 0, expected at least 1"),
+    ("graph.max_steps", ("graph", "max_steps"), 0, "found 0, expected 1 to 65536"),
+    ("graph.max_steps", ("graph", "max_steps"), 1 << 17, "found 131072, expected 1 to 65536"),
+    ("graph.max_steps", ("graph", "max_steps"), 1 << 70, f"found {1 << 70}, expected at most"),
+    ("graph.correct_every", ("graph", "correct_every"), 1 << 70, f"found {1 << 70}, expected at"),
+    ("num_parameters", ("num_parameters",), 1 << 70, f"found {1 << 70}, expected at most"),
     ("graph.correct_every", ("graph", "correct_every"), -1, "found -1, expected at least 0"),
     ("graph.bias.dtype", ("graph", "inputs", 1, "dtype"), "float8", "found 'float8', expected"),
     ("targets", ("targets", 1, "name"), "mixing", "found 'mixing' twice"),

@@ -3,6 +3,7 @@
 import dataclasses
 import gc
 import json
+import os
 import shutil
 import struct
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from devices import CLOSE_ON_CUDA
+from edited_models import layout
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
@@ -140,7 +142,7 @@ def test_shipped_chunks_and_long_runs_have_the_same_bits(
 
 
 def test_two_threads_have_the_bits_of_one(shipped: Bundle) -> None:
-    one, two = (Session(shipped.folder, shipped.manifest, Device("cpu", n), {}) for n in (1, 2))
+    one, two = (Session(shipped.files, shipped.manifest, Device("cpu", n), {}) for n in (1, 2))
     for B in (1, 5, 64):
         feeds = make_feeds(shipped, B, 8)
         assert bits(two.run(feeds)) == bits(one.run(feeds))
@@ -178,7 +180,7 @@ def test_cuda_runs_where_there_is_a_gpu(small: Bundle) -> None:
     bundle = load_bundles([small.folder], "cuda", 1)[small.name]
     assert bundle.plain.session.provider == "CUDAExecutionProvider"
     feeds = make_feeds(small, 4, 8) | {"forced": np.ones((8, 4), np.int64)}
-    on_cpu = Session(small.folder, small.manifest, CPU, {})
+    on_cpu = Session(small.files, small.manifest, CPU, {})
     found, expected = bundle.plain.session.run(feeds), on_cpu.run(feeds)
     assert np.abs(found["logits"] - expected["logits"]).max() <= CLOSE_ON_CUDA
 
@@ -272,6 +274,43 @@ def test_weights_that_are_no_safetensors_file_are_refused_by_name(
     reseal(copy)
     with pytest.raises(BundleError, match=f"{WEIGHTS_FILE}: not a safetensors file"):
         Bundle(copy, CPU)
+
+
+@pytest.mark.parametrize("stray", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", ["recurrent", "readout.bias", "initial.h"])
+def test_weights_that_are_not_finite_are_refused_by_name(
+    copy: Path, name: str, stray: float
+) -> None:
+    weights = {key: value.copy() for key, value in load_file(copy / WEIGHTS_FILE).items()}
+    weights[name].flat[-1] = stray
+    (copy / WEIGHTS_FILE).write_bytes(layout(copy / WEIGHTS_FILE, weights))
+    reseal(copy)
+    found = f"found 1 of {weights[name].size} values NaN or infinite"
+    with pytest.raises(BundleError, match=f"{WEIGHTS_FILE}: {name}: {found}"):
+        Bundle(copy, CPU)
+
+
+HARMS: dict[str, Callable[[Path], Any]] = {
+    "other bytes": lambda path: path.write_bytes(bytes(path.stat().st_size)),
+    "truncated": lambda path: os.truncate(path, 5),
+    "empty": lambda path: os.truncate(path, 0),
+    "gone": lambda path: path.unlink(),
+}
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_what_runs_are_the_bytes_that_were_hashed(copy: Path, harm: str) -> None:
+    """Whatever happens to the files: plain and ablated, sessions made before and after."""
+    bundle, untouched = Bundle(copy, CPU), Bundle(copy, CPU)
+    ablation = zero(bundle.manifest.targets[0].name)
+    feeds = make_feeds(bundle, B=3, K=8)
+    expected = [untouched.plain.session.run(feeds), untouched.variant(ablation).session.run(feeds)]
+    for name in (WEIGHTS_FILE, GRAPH_FILE):
+        HARMS[harm](copy / name)
+    found = [bundle.plain.session.run(feeds), bundle.variant(ablation).session.run(feeds)]
+    for one, other in zip(found, expected, strict=True):
+        for name, value in other.items():
+            np.testing.assert_array_equal(one[name], value)
 
 
 @pytest.mark.parametrize(("initial", "found"), [("nowhere", "None"), ("input", r"\(14, 12\)")])
@@ -405,7 +444,7 @@ def test_an_ablation_that_does_not_fit_is_refused_and_not_kept(small: Bundle) ->
 @pytest.mark.parametrize("name", ["nowhere", "step_axis", "tokens", "num_steps"])
 def test_an_edit_of_what_is_no_external_weight_fails_loudly(small: Bundle, name: str) -> None:
     with pytest.raises(BundleError, match=f"{GRAPH_FILE}: the runtime can't load it"):
-        Session(small.folder, small.manifest, CPU, {name: np.zeros(12, np.float32)})
+        Session(small.files, small.manifest, CPU, {name: np.zeros(12, np.float32)})
 
 
 def test_a_session_has_the_initial_states_that_it_was_given_or_that_were_edited(
@@ -414,7 +453,7 @@ def test_a_session_has_the_initial_states_that_it_was_given_or_that_were_edited(
     assert list(small.plain.session.initial) == ["h"]
     assert small.plain.session.initial["h"] is small.initial["h"]
     ones = np.ones(12, np.float32)
-    session = Session(small.folder, small.manifest, CPU, {"initial.h": ones}, initial=small.initial)
+    session = Session(small.files, small.manifest, CPU, {"initial.h": ones}, initial=small.initial)
     assert session.initial == {"h": ones}
     feeds = make_feeds(small, 4, 6)
     assert bits(session.run(feeds)) == bits(small.plain.session.run(feeds))
@@ -429,7 +468,7 @@ def test_a_symmetry_of_all_that_a_bundle_holds_leaves_its_logits_as_they_are(
     assert bundle.manifest.symmetries
     for symmetry in bundle.manifest.symmetries:
         edited = act(symmetry, draw(symmetry, 0), bundle.weights)
-        session = Session(bundle.folder, bundle.manifest, CPU, edited, initial=bundle.initial)
+        session = Session(bundle.files, bundle.manifest, CPU, edited, initial=bundle.initial)
         feeds = make_feeds(bundle, 4, 6)
         expected = bundle.plain.session.run(feeds)
         feeds["forced"] = expected["tokens"]
@@ -443,13 +482,13 @@ def test_a_symmetry_of_all_that_a_bundle_holds_leaves_its_logits_as_they_are(
 )
 def test_an_edit_of_another_shape_or_type_fails_loudly(small: Bundle, value: Array) -> None:
     with pytest.raises(BundleError, match=f"{GRAPH_FILE}: the runtime can't load it"):
-        Session(small.folder, small.manifest, CPU, {"recurrent": value})
+        Session(small.files, small.manifest, CPU, {"recurrent": value})
 
 
 def test_a_session_keeps_its_edited_weights_alive(small: Bundle) -> None:
     feeds = make_feeds(small, 4, 6)
     edited = {"recurrent": small.weights["recurrent"] * np.float32(0.5)}
-    session = Session(small.folder, small.manifest, small.device, edited)
+    session = Session(small.files, small.manifest, small.device, edited)
     before = bits(session.run(feeds))
     del edited
     gc.collect()
