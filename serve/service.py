@@ -12,6 +12,8 @@ import sys
 from typing import Any
 
 os.environ.setdefault("BENTOML_DO_NOT_TRACK", "True")
+# Decompositions that requests ask for take one core; the engine and the event loop keep the others
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 gc.disable()  # imports allocate no garbage; collecting during them costs a fifth of their time
 
 import bentoml

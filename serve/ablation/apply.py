@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from serve.ablation import schur, symmetry
 from serve.ablation.ablation import Ablation, AblationError, Edit
+from serve.ablation.norm import frobenius
 from serve.ablation.ops import Outcome, Part, operate, ordered
 from serve.ablation.parse import ALPHA, find_target, ops_of
-from serve.ablation.schur import Floats, frobenius
+from serve.ablation.schur import Floats
 from serve.manifest.page import Manifest, Symmetry, Target
 from serve.manifest.values import Json
 from serve.wire import responses

@@ -28,7 +28,8 @@ from numpy.typing import NDArray
 
 from serve.ablation import schur
 from serve.ablation.ablation import AblationError, Edit
-from serve.ablation.schur import Floats, Schur, frobenius
+from serve.ablation.norm import frobenius
+from serve.ablation.schur import Floats, Schur
 from serve.lru_cache import LruCache
 from serve.manifest.values import Json
 from serve.wire.responses import Spectrum

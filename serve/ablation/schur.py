@@ -6,6 +6,8 @@
 - Moduli that differ by less than `TIE` are a tie. In a tie the larger real part stands first, then
   the larger imaginary part, so that the order doesn't hang on the LAPACK that computed it.
 - A tie is never cut by the R/C split: a cluster of which one block belongs to R is in R as a whole.
+- Nor is a cluster that only rounding spreads: eigenvalues that move by more than their distance
+  under a change of W of the size of rounding, such as those of a defective matrix, tie too.
 
 Letters: n matrix size; W, Q, T (n, n); R leading sector, C complement, n_R and n_C their rows.
 """
@@ -18,6 +20,9 @@ import numpy as np
 import scipy  # its parts are loaded when they are first used: see serve.ablation.algebra
 from numpy.typing import NDArray
 
+from serve.ablation.conditioning import modulus_moves
+from serve.ablation.lapack import real_schur
+from serve.ablation.norm import frobenius, rounding
 from serve.wire.responses import Spectrum
 
 Floats = NDArray[np.float64]
@@ -51,6 +56,7 @@ class Schur:
     norm: float  # ||W||_F
     backward_error: float  # ||W - Q T Q^T||_F / ||W||_F, 0 for the zero matrix
     orthogonality: float  # ||Q^T Q - I||_F
+    moves: Floats  # (blocks,) by how much rounding may change each modulus
     warnings: tuple[str, ...]
 
     @property
@@ -76,8 +82,12 @@ def ordered_schur(W: NDArray[Any]) -> Schur:
     # An exact power of two: norms and rotations of huge or tiny entries neither over- nor underflow
     exponent = math.frexp(float(np.abs(A).max()))[1]
     A = np.ldexp(A, -exponent)
-    T, Q = (np.asfortranarray(part) for part in scipy.linalg.schur(A, output="real"))
+    T, Q = real_schur(A)
     refused = _sort(T, Q)
+    blocks = _blocks(T)
+    moduli = np.array([block.modulus for block in blocks])
+    starts, tolerances = [block.start for block in blocks], _tolerances(blocks, frobenius(T))
+    moves = np.ldexp(modulus_moves(T, starts, moduli, tolerances), exponent)
     error = frobenius(A - Q @ T @ Q.T) / (frobenius(A) or 1.0)
     with np.errstate(over="ignore"):  # looked at in the next line
         T, norm = np.ldexp(T, exponent), float(np.ldexp(frobenius(A), exponent))
@@ -91,6 +101,7 @@ def ordered_schur(W: NDArray[Any]) -> Schur:
         norm=norm,
         backward_error=error,
         orthogonality=frobenius(Q.T @ Q - np.eye(len(Q))),
+        moves=moves,
         warnings=(*refused, *_doubts(blocks, norm, error)),
     )
 
@@ -142,14 +153,6 @@ def couplings(schur: Schur, n_R: int) -> dict[str, NDArray[np.bool_]]:
     return {"RR": N & rows & columns, "C→R": N & rows & ~columns, "CC": N & ~rows & ~columns}
 
 
-def frobenius(A: NDArray[Any]) -> float:
-    """||A||_F in float64, without overflow or underflow on the way."""
-    scale = float(np.abs(A).max(initial=0.0))
-    if scale == 0.0:
-        return 0.0
-    return scale * float(np.linalg.norm(np.asarray(A, np.float64) / scale))
-
-
 def _checked(W: NDArray[Any]) -> Floats:
     if W.ndim != 2 or W.shape[0] != W.shape[1] or W.shape[0] == 0:
         raise ValueError(f"found shape {W.shape}, expected a square matrix (n, n) with n >= 1")
@@ -182,15 +185,15 @@ def _block(T: Floats, start: int, size: int) -> Block:
 
 def _tolerances(blocks: tuple[Block, ...], norm: float) -> Floats:
     rows = blocks[-1].start + blocks[-1].size
-    # Eigenvalues this small are rounding error of the whole matrix: all of them tie
-    floor = rows * float(np.finfo(np.float64).eps) * norm
-    return TIE * np.array([block.modulus for block in blocks]) + floor
+    # Eigenvalues as small as rounding error of the whole matrix: all of them tie
+    return TIE * np.array([block.modulus for block in blocks]) + rounding(rows, norm)
 
 
 def _refine(labels: NDArray[np.intp], values: Floats, tolerances: Floats) -> NDArray[np.intp]:
     # Cuts each cluster wherever its sorted values leave a gap; label 0 has the largest values
     order = np.lexsort((-values, labels))
-    gap = -np.diff(values[order]) > tolerances[order][:-1]
+    wider = np.maximum(tolerances[order][:-1], tolerances[order][1:])
+    gap = -np.diff(values[order]) > wider
     cut = (np.diff(labels[order]) > 0) | gap
     refined = np.empty_like(labels)
     refined[order] = np.concatenate(([0], np.cumsum(cut)))
@@ -257,17 +260,24 @@ def _in_R(schur: Schur, alpha: float) -> NDArray[np.bool_]:
     if not 0.0 < alpha <= 1.0:
         raise ValueError(f"found alpha = {alpha}, expected 0 < alpha <= 1")
     moduli = np.array([block.modulus for block in schur.blocks])
-    tolerances = _tolerances(schur.blocks, schur.norm)
-    clusters = _clusters(schur.blocks, schur.norm)
+    tolerances = np.maximum(_tolerances(schur.blocks, schur.norm), schur.moves)
+    clusters = _refine(np.zeros(len(moduli), np.intp), moduli, tolerances)
     lowest = int(clusters[moduli + tolerances >= alpha * schur.rho].max())
     return np.less_equal(clusters, lowest)
 
 
 def _boundary(schur: Schur, alpha: float) -> list[str]:
-    threshold = alpha * schur.rho
-    in_R = zip(schur.blocks, _in_R(schur, alpha), strict=True)
-    below = [block.modulus for block, leading in in_R if leading and block.modulus < threshold]
-    if not below:
+    threshold, in_R = alpha * schur.rho, _in_R(schur, alpha)
+    moduli = np.array([block.modulus for block in schur.blocks])
+    across = np.abs(moduli - threshold) <= schur.moves
+    loose = schur.moves[across & (schur.moves > _tolerances(schur.blocks, schur.norm))]
+    if len(loose):
+        return [
+            f"ill-conditioned split: rounding moves the moduli of {len(loose)} blocks by up to "
+            f"{loose.max():.3g}, across alpha * rho = {threshold:.9g}; the cluster is kept in R"
+        ]
+    below = moduli[in_R & (moduli < threshold)]
+    if not len(below):
         return []
     return [
         f"tie at the R/C boundary: {len(below)} blocks with moduli from {min(below):.9g} are below "

@@ -40,6 +40,7 @@ def bento_environment(port: int) -> dict[str, str]:
     return {
         "BENTOML_HOME": os.environ.get("BENTOML_HOME", str(home)),
         "BENTOML_DO_NOT_TRACK": "True",
+        "OPENBLAS_NUM_THREADS": os.environ.get("OPENBLAS_NUM_THREADS", "1"),  # see serve.service
     }
 
 

@@ -18,6 +18,7 @@ from export.check import read_model
 from export.graph.unrolled import write_unrolled
 from export.parity.text import TOLERANCE, UNIFORM_STEPS, ParityError, largest_error
 from export.parity.unrolled import UNROLLED_SHAPES, measure_unrolled
+from serve.manifest.files import BundleFiles
 from serve.manifest.page import GRAPH_FILE, MANIFEST_FILE, UNROLLED_FILE
 from serve.manifest.read import describe_file, read_manifest
 from serve.runtime.bundle import Bundle
@@ -46,6 +47,13 @@ def bundle(
     return Bundle(place, device)
 
 
+def unrolled_session(bundle: Bundle, edited: Arrays) -> Session:
+    """Of the form beside the graph, which the manifest of `bundle` doesn't list."""
+    content = (bundle.folder / UNROLLED_FILE).read_bytes()
+    files = BundleFiles(bundle.folder, {**bundle.files.contents, UNROLLED_FILE: content})
+    return Session(files, bundle.manifest, bundle.device, edited, unrolled=True)
+
+
 def make_feeds(bundle: Bundle, B: int, K: int) -> Arrays:
     rng, V = np.random.default_rng([B, K]), len(bundle.manifest.vocabulary)
     return {
@@ -63,7 +71,7 @@ def make_feeds(bundle: Bundle, B: int, K: int) -> Arrays:
 
 @pytest.mark.parametrize("K", [1, 9, 16])
 def test_it_computes_what_the_loop_does(bundle: Bundle, K: int) -> None:
-    unrolled = Session(bundle.files, bundle.manifest, bundle.device, {}, unrolled=True)
+    unrolled = unrolled_session(bundle, {})
     close = tolerance(bundle.device, CLOSE)
     for B in BUCKETS:
         feeds = make_feeds(bundle, B, K)
@@ -79,7 +87,7 @@ def test_there_is_no_loop_and_no_branch_but_the_samplers(bundle: Bundle) -> None
 
 
 def test_a_server_finds_in_it_what_the_manifest_says(bundle: Bundle) -> None:
-    unrolled = Session(bundle.files, bundle.manifest, bundle.device, {}, unrolled=True)
+    unrolled = unrolled_session(bundle, {})
     check_graph(bundle.folder, bundle.manifest, *unrolled.interface())
 
 
@@ -88,7 +96,7 @@ def test_edits_reach_it_too(bundle: Bundle) -> None:
     edited = {target.weight: np.zeros_like(bundle.weights[target.weight])}
     feeds = make_feeds(bundle, 4, 16)
     loop = Session(bundle.files, bundle.manifest, bundle.device, edited, unrolled=False)
-    unrolled = Session(bundle.files, bundle.manifest, bundle.device, edited, unrolled=True)
+    unrolled = unrolled_session(bundle, edited)
     expected = loop.run(feeds)
     close = tolerance(bundle.device, CLOSE)
     assert largest_error(unrolled.run(feeds), expected) <= close

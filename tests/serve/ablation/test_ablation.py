@@ -13,9 +13,10 @@ from small_manifest import ALL, MANIFEST, TARGETS, n
 from serve.ablation import ops as operations
 from serve.ablation.ablation import Ablation, AblationError, Edit, ablation_hash, canonical
 from serve.ablation.apply import Applied, apply_ablation, removed_json, structure
+from serve.ablation.norm import frobenius
 from serve.ablation.ops import Outcome
 from serve.ablation.parse import parse_ablation
-from serve.ablation.schur import couplings, frobenius, ordered_schur, split
+from serve.ablation.schur import couplings, ordered_schur, split
 from serve.wire.codec import to_json
 
 ZERO = {"target": "bias", "op": "zero"}
@@ -207,7 +208,7 @@ DOUBTFUL: list[tuple[Edit, Any, str]] = [
     (schur_edit("CC"), NORMAL, "is rounding error of float64"),  # it has no couplings at all
     (schur_edit("CC"), SLIGHT.astype(np.float32), "is rounding error of float32"),
     (schur_edit("RR", "CC"), np.triu(np.ones((n, n))), "CC has no entries"),
-    (schur_edit("RR"), TIED, "tie at the R/C boundary: 1 blocks"),
+    (schur_edit("RR"), TIED, "ill-conditioned split: rounding moves the moduli of 2 blocks"),
 ]
 
 

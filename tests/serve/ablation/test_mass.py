@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from small_manifest import MANIFEST, n, weights
 
 from serve.ablation.apply import apply_ablation, divisor_of, mass_page, total_mass
+from serve.ablation.norm import frobenius
 from serve.ablation.parse import parse_ablation
-from serve.ablation.schur import frobenius
 
 SQUARE = next(t.name for t in MANIFEST.targets if t.shape == (n, n))
 

@@ -19,9 +19,10 @@ from serve.ablation.ablation import (
     controls,
 )
 from serve.ablation.apply import apply_ablation, removed_json
+from serve.ablation.norm import frobenius
 from serve.ablation.ops import Part, operate
 from serve.ablation.parse import ablation_schema, ops_of, parse_ablation
-from serve.ablation.schur import couplings, frobenius, ordered_schur
+from serve.ablation.schur import couplings, ordered_schur
 
 W = np.random.default_rng(0).normal(0.0, n**-0.5, (n, n))
 WIDE = np.random.default_rng(1).normal(0.0, 1.0, (5, 9))

@@ -1,5 +1,6 @@
 """The ordered real Schur form, its split and its couplings."""
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from serve.ablation.schur import TIE, Schur, couplings, frobenius, ordered_schur, spectrum, split
+from serve.ablation.lapack import eigenvalue_conditions, real_schur
+from serve.ablation.norm import frobenius
+from serve.ablation.schur import TIE, Schur, couplings, ordered_schur, spectrum, split
 
 DTREXC = scipy.linalg.lapack.dtrexc
 
@@ -297,3 +300,74 @@ def test_complex_matrices_are_refused() -> None:
 def test_a_norm_beyond_float64_is_refused() -> None:
     with pytest.raises(ValueError, match="beyond float64"):
         ordered_schur(np.full((4, 4), 1e308))
+
+
+# Clusters that only rounding spreads
+
+
+def defective(multiplicity: int, seed: int | None) -> Matrix:
+    """Eigenvalues 1, 0.9 in one Jordan block, and some below; rotated by a seed."""
+    W = block_diagonal(1.0, jordan(0.9, multiplicity), np.diag(np.linspace(0.1, 0.6, 7)))
+    Q = np.eye(len(W)) if seed is None else orthogonal(len(W), seed)
+    return np.asarray(Q @ W @ Q.T, np.float64)
+
+
+@pytest.mark.parametrize("multiplicity", [4, 8])  # of a pair, rounding moves less than a tie
+@pytest.mark.parametrize("seed", [None, *range(5)])
+def test_a_defective_cluster_is_never_cut(multiplicity: int, seed: int | None) -> None:
+    found = spectrum(ordered_schur(defective(multiplicity, seed)), 0.9)
+    assert (found.n_R, found.n_C) == (1 + multiplicity, 7)
+    assert any("ill-conditioned split" in warning for warning in found.warnings)
+
+
+@pytest.mark.parametrize(("alpha", "n_R"), [(0.97, 1), (0.75, 9), (0.55, 10)])
+def test_a_split_far_from_a_defective_cluster_has_no_doubts(alpha: float, n_R: int) -> None:
+    found = spectrum(ordered_schur(defective(8, 0)), alpha)
+    assert found.n_R == n_R
+    assert not any("ill-conditioned" in warning for warning in found.warnings)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_eigenvalues_of_a_symmetric_matrix_are_firm(seed: int) -> None:
+    A = random_matrix(30, seed)
+    form = ordered_schur(A + A.T)
+    np.testing.assert_allclose(eigenvalue_conditions(form.T), 1.0)
+    assert form.moves.max() <= 1e-12
+
+
+def test_condition_numbers_are_those_of_unit_eigenvectors() -> None:
+    T = ordered_schur(random_matrix(20, 1)).T
+    found: Any = scipy.linalg.eig(T, left=True, right=True)
+    values, left, right = found
+    expected = np.abs(np.sum(left.conj() * right, axis=0))
+    places = np.argmin(np.abs(np.subtract.outer(ordered_schur(T).eigenvalues, values)), axis=1)
+    np.testing.assert_allclose(eigenvalue_conditions(T), expected[places], rtol=1e-6)
+
+
+# LAPACK without the interpreter's lock
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 31, 130])
+def test_the_schur_form_has_the_bits_of_scipys(n: int) -> None:
+    A = random_matrix(n, n)
+    for found, expected in zip(real_schur(A), scipy.linalg.schur(A, output="real"), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_other_threads_run_while_lapack_computes() -> None:
+    """With the interpreter's lock held, the other one would wake up once or twice."""
+    A, woken, ended = random_matrix(600, 0), [0], threading.Event()
+    T, _ = real_schur(A)  # what is imported late is not what is asked about
+
+    def wake() -> None:
+        while not ended.wait(0.001):
+            woken[0] += 1
+
+    thread = threading.Thread(target=wake)
+    thread.start()
+    for compute in (lambda: real_schur(A), lambda: eigenvalue_conditions(T)):
+        before = woken[0]
+        compute()
+        assert woken[0] - before >= 10
+    ended.set()
+    thread.join()
