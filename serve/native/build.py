@@ -3,7 +3,9 @@
 The library lands in `$XDG_CACHE_HOME/torsor/native/KEY/`, else `~/.cache/torsor/native/KEY/`. KEY
 is a hash of all that shapes it, so a changed source or compiler builds anew and two machines with
 one home never share. It is written under another name and moved into place: several processes may
-build at once.
+build at once. Its last bytes are the SHA-256 of those before, which is checked before it is loaded:
+a library that was cut short would end every process that maps it. One that doesn't fit is built
+again.
 """
 
 import hashlib
@@ -78,15 +80,33 @@ def cached(
         name_in_cache = path.relative_to(SOURCES).as_posix()
         digest.update(name_in_cache.encode() + b"\0" + path.read_bytes())
     library = cache_dir() / digest.hexdigest()[:20] / name
-    if not library.is_file():
-        try:
+    try:
+        if not is_sealed(library):
             library.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=library.parent) as folder:
                 make(folder, f"{folder}/{name}")
+                seal(Path(folder, name))
                 os.replace(f"{folder}/{name}", library)
-        except OSError as error:
-            raise BuildError(f"the cache folder can't be used: {error}") from error
+    except OSError as error:
+        remedy = "make it writable, or set XDG_CACHE_HOME to a folder that is"
+        raise BuildError(f"the cache folder can't be used: {error}; {remedy}") from error
     return library
+
+
+def seal(library: Path) -> None:
+    """Append the SHA-256 of its bytes to a file; what loads a library looks at none behind it."""
+    with library.open("ab") as file:
+        file.write(hashlib.sha256(library.read_bytes()).digest())
+
+
+def is_sealed(library: Path) -> bool:
+    """Whether a file is there, and ends in the SHA-256 of the bytes before."""
+    try:
+        content = library.read_bytes()
+    except FileNotFoundError:
+        return False
+    size = hashlib.sha256().digest_size
+    return hashlib.sha256(content[:-size]).digest() == content[-size:]
 
 
 def levels() -> dict[str, tuple[str, ...]]:

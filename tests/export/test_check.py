@@ -131,3 +131,28 @@ def test_a_text_of_one_character_makes_a_bundle_that_serves(tmp_path: Path) -> N
     assert any(0 in weight.shape for weight in loaded.weights.values())
     for symmetry in loaded.manifest.symmetries:
         act(symmetry, draw(symmetry, 0), loaded.weights)
+
+
+@pytest.mark.parametrize("junk", [b"", b"junk", bytes(64), b"\xff" * 1000])
+@pytest.mark.parametrize("name", [GRAPH_FILE, WEIGHTS_FILE])
+def test_junk_with_fitting_hashes_is_refused_in_one_line(
+    bundle: Path, capsys: pytest.CaptureFixture[str], name: str, junk: bytes
+) -> None:
+    (bundle / name).write_bytes(junk)
+    restate(bundle)
+    assert main(["--check", str(bundle), "--quiet"]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith(f"torsor export: {bundle / name}: ") and told.count("\n") == 1
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.99])
+@pytest.mark.parametrize("name", [GRAPH_FILE, WEIGHTS_FILE])
+def test_a_truncated_file_with_a_fitting_hash_is_refused_in_one_line(
+    bundle: Path, capsys: pytest.CaptureFixture[str], name: str, share: float
+) -> None:
+    content = (bundle / name).read_bytes()
+    (bundle / name).write_bytes(content[: int(share * len(content))])
+    restate(bundle)
+    assert main(["--check", str(bundle), "--quiet"]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("torsor export: ") and told.count("\n") == 1

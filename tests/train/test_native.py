@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import train.groups.native as native
-from serve.native.build import build
+from serve.native.build import build, is_sealed
 from serve.native.library import Library, load, status
 from train.groups.matrix_exp import (
     ANGLE,
@@ -400,3 +400,32 @@ def test_the_library_in_the_cache_is_used_again(kernels: Library) -> None:
     before = kernels.path.stat().st_mtime_ns
     assert build() == kernels.path
     assert kernels.path.stat().st_mtime_ns == before
+
+
+HARMS = {
+    "cut": lambda content: content[: len(content) // 2],
+    "cut to a header": lambda content: content[:64],
+    "empty": lambda content: b"",
+    "changed": lambda content: bytes(len(content)),
+    "one byte": lambda content: content[:5000] + bytes([content[5000] ^ 1]) + content[5001:],
+}
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_a_harmed_library_in_the_cache_is_built_again(
+    kernels: Library, tmp_path: Path, harm: str
+) -> None:
+    """It would end the process that loads it, with a signal."""
+    library = tmp_path / "torsor" / "native" / kernels.path.parent.name / kernels.path.name
+    library.parent.mkdir(parents=True)
+    whole = kernels.path.read_bytes()
+    library.write_bytes(HARMS[harm](whole))
+    told = subprocess.run(
+        [sys.executable, "-c", "from serve.native.library import status; print(status())"],
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert told == f"native kernels ({kernels.level}) from {library}\n"
+    assert is_sealed(library)
