@@ -3,10 +3,12 @@
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from serve.folder_lock import hold_folder
 from serve.manifest.page import MANIFEST_FILE
 from serve.manifest.read import parse_manifest
 
@@ -45,21 +47,35 @@ def _other_thing(out: Path) -> str | None:
 
 @contextmanager
 def whole_folder(out: Path) -> Iterator[Path]:
-    """A folder that takes the place of `out` if the block ends well, and vanishes if not."""
-    part, old = out.parent / f".{out.name}.part", out.parent / f".{out.name}.old"
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    try:
-        yield part
-        shutil.rmtree(old, ignore_errors=True)
-        if out.exists():
-            refuse_other_things(out)  # again: the export took a while
-            os.rename(out, old)
-        os.rename(part, out)
-    except BaseException:
-        if old.exists() and not out.exists():
-            os.rename(old, out)
-        raise
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
+    """A folder that takes the place of `out` if the block ends well, and vanishes if not.
+
+    `out` is held meanwhile: `FolderHeld` where another export writes it.
+    """
+    remedy = "wait until it has ended, or choose another --out"
+    with hold_folder(out, out.parent / f".{out.name}.lock", remedy):
+        part, old = (_new_folder(out, suffix) for suffix in (".part", ".old"))
+        try:
+            yield part
+            if out.exists():
+                refuse_other_things(out)  # again: the export took a while
+                os.rename(out, old)
+            os.rename(part, out)
+        except BaseException:
+            if not out.exists() and any(old.iterdir()):
+                os.rename(old, out)
+            raise
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def _new_folder(out: Path, suffix: str) -> Path:
+    """An empty folder beside `out`, with a name that nothing there had: it can be removed again."""
+    folder = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}.", suffix=suffix))
+    folder.chmod(0o777 & ~_umask())
+    return folder
+
+
+def _umask() -> int:
+    os.umask(mask := os.umask(0))
+    return mask

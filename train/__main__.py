@@ -19,6 +19,7 @@ from train.data.files import DataError
 from train.distributed import leave_world
 from train.loop import TrainingError, train
 from train.run import Run
+from train.run_folder import hold_run
 
 INTERRUPTED = 130  # exit code of a run that was stopped before its last iteration
 
@@ -46,11 +47,12 @@ def train_all(options: Options) -> int:
     """Train the run, or one run a seed and their summary; the exit code."""
     runs = list[Run]()
     for chosen in seeds_of(options):
-        run = open_run(chosen)
-        refuse_unlike(runs[0] if runs else run, run)
-        say_start(run, options["quiet"])
-        done = train(run, options["quiet"])
-        say_end(run, done)
+        with hold_run(chosen["out"]):
+            run = open_run(chosen)
+            refuse_unlike(runs[0] if runs else run, run)
+            say_start(run, options["quiet"])
+            done = train(run, options["quiet"])
+            say_end(run, done)
         if not done:
             return INTERRUPTED
         runs.append(run)

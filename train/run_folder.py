@@ -4,9 +4,13 @@ RUN/report.html     the page of `train.report.page`, written whole at every chec
 RUN/tensorboard/    event files of `train.report.tensorboard`, if the run asks for them
 """
 
+import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from serve.folder_lock import hold_folder
 from train.checkpoint import PREFIX, CheckpointError, is_metrics
 
 
@@ -28,7 +32,31 @@ def refuse_other_things(folder: Path) -> None:
             )
 
 
+@contextmanager
+def hold_run(out: Path) -> Iterator[None]:
+    """Hold the folder of a run while it trains, in the first of its processes; `FolderHeld`.
+
+    `out` may be a checkpoint of the run. Where the run doesn't start, an empty folder goes again.
+    """
+    if os.environ.get("RANK", "0") != "0":
+        yield
+        return
+    folder = out.parent if out.name.startswith(PREFIX) else out
+    if os.path.lexists(folder) and not folder.is_dir():
+        yield  # no folder of a run, as will be said
+        return
+    with hold_folder(folder, folder / LOCK, "wait until it has ended, or choose another --out"):
+        yield
+    with suppress(OSError):
+        folder.rmdir()
+
+
+LOCK = ".torsor-train.lock"
+
+
 def _is_left_over(path: Path) -> bool:
+    if path.name == LOCK:
+        return path.is_file()
     if path.name == "metrics.jsonl":
         return path.is_file() and is_metrics(path)
     return is_byproduct(path) or (path.match(f".{PREFIX}*.part") and path.is_dir())

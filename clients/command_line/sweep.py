@@ -18,9 +18,10 @@ from clients.command_line.progress import Progress
 from clients.command_line.sweep_folder import SweepFolder, chart_of, summary_page
 from clients.command_line.tables import NOTHING, align, number
 from clients.errors import ConnectionFailed, ServerError, StreamBroken
-from clients.files import write_whole
+from clients.files import make_folder, write_whole
 from clients.plots.png import painter
 from clients.sweep_results import Sweep, SweepPoint, SweepPoints
+from serve.folder_lock import hold_folder
 
 if TYPE_CHECKING:
     from clients.grpc_client import GrpcClient
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     Client = HttpClient | GrpcClient
 
+LOCK = ".torsor-sweep.lock"
 PATIENCE_S = 60.0  # that a server may be away while it starts again
 RETRY_S = 1.0
 
@@ -38,9 +40,17 @@ def sweep(client: "Client", args: Namespace) -> None:
     """Run the command; `ValueError` if a sweep has not been done."""
     plans = () if args.cancel else read_sweep_file(args.grid)
     draw = painter() if args.png else None
-    folder = SweepFolder(Path(args.out))
-    if args.cancel:
-        return _cancel(client, folder, args)
+    out = Path(args.out)
+    make_folder(out, "--out")
+    if args.cancel:  # also while another command watches
+        return _cancel(client, SweepFolder(out), args)
+    with hold_folder(out, out / LOCK, "wait until it has ended, or choose another --out"):
+        _run(client, SweepFolder(out), plans, args, draw)
+
+
+def _run(
+    client: "Client", folder: SweepFolder, plans: Sequence[Planned], args: Namespace, draw: Any
+) -> None:
     for plan in plans:
         _compare_with_memory(folder, plan, args.again)
         if plan.note:

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -402,7 +403,7 @@ def test_the_library_in_the_cache_is_used_again(kernels: Library) -> None:
     assert kernels.path.stat().st_mtime_ns == before
 
 
-HARMS = {
+HARMS: dict[str, Callable[[bytes], bytes]] = {
     "cut": lambda content: content[: len(content) // 2],
     "cut to a header": lambda content: content[:64],
     "empty": lambda content: b"",

@@ -20,11 +20,11 @@ import yaml  # type: ignore[import-untyped]
 
 ROOT = Path(__file__).parent.parent.parent
 DOORS = {  # room: what it may import of the other rooms
-    "train": ("serve.manifest", "serve.native"),
+    "train": ("serve.manifest", "serve.native", "serve.folder_lock"),
     # What export accepts, serve accepts: it loads a bundle as a server does
-    "export": ("train", "serve.manifest", "serve.native", "serve.runtime"),
+    "export": ("train", "serve.manifest", "serve.native", "serve.runtime", "serve.folder_lock"),
     "serve": (),
-    "clients": ("serve.wire",),
+    "clients": ("serve.wire", "serve.folder_lock"),
 }
 TORCH_FREE = ("serve", "clients")
 HEAVY = ("torch", "onnx", "onnxscript")
@@ -55,7 +55,7 @@ FLOORS = (  # of serve, the highest first; rooms of one floor don't know each ot
     ("serve.ablation",),
     ("serve.offload", "serve.cancel"),
     ("serve.manifest", "serve.wire", "serve.native"),
-    ("serve.metrics", "serve.lru_cache", "serve.settings"),
+    ("serve.metrics", "serve.lru_cache", "serve.settings", "serve.folder_lock"),
 )
 MAX_FILES = 15  # of a folder; generated modules don't count
 MAX_FILE_LINES = 300
