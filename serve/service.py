@@ -12,6 +12,8 @@ import sys
 from typing import Any
 
 os.environ.setdefault("BENTOML_DO_NOT_TRACK", "True")
+# Counters stay in this one process: BentoML's files in its home are those of all servers there
+os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
 # Decompositions that requests ask for take one core; the engine and the event loop keep the others
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 gc.disable()  # imports allocate no garbage; collecting during them costs a fifth of their time

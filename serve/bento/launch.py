@@ -5,6 +5,8 @@ import gc
 import os
 import runpy
 import sys
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -32,16 +34,27 @@ def become_server(device: Device, arguments: list[str]) -> NoReturn:
 
 
 def bento_environment(port: int) -> dict[str, str]:
-    """BentoML's own: no tracking, and a home a port, since a start wipes the home's metrics."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    home = cache / "torsor" / f"bentoml-{port}"
-    if "BENTOML_HOME" not in os.environ:
-        home.mkdir(parents=True, exist_ok=True)
+    """BentoML's own: no tracking, a home a port, and one thread for a decomposition."""
     return {
-        "BENTOML_HOME": os.environ.get("BENTOML_HOME", str(home)),
+        "BENTOML_HOME": os.environ.get("BENTOML_HOME") or str(_bento_home(port)),
         "BENTOML_DO_NOT_TRACK": "True",
         "OPENBLAS_NUM_THREADS": os.environ.get("OPENBLAS_NUM_THREADS", "1"),  # see serve.service
     }
+
+
+def _bento_home(port: int) -> Path:
+    """A folder that BentoML can write; `OSError` where there is none. It keeps nothing of ours."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    for place in (cache / "torsor", Path(tempfile.gettempdir()) / f"torsor-{os.getuid()}"):
+        home = place / f"bentoml-{port}"
+        with suppress(OSError):
+            home.mkdir(parents=True, exist_ok=True)
+            if os.access(home, os.W_OK | os.X_OK):
+                return home
+    raise OSError(
+        f"BENTOML_HOME: found neither {cache} nor {tempfile.gettempdir()} writable, expected a "
+        "folder for BentoML; set BENTOML_HOME to one that is"
+    )
 
 
 def bento_arguments(options: argparse.Namespace) -> list[str]:
