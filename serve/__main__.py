@@ -15,6 +15,10 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
+from serve.packages import require_packages
+
+require_packages()
+
 from serve.bento.launch import become_server, bento_arguments, bento_environment
 from serve.manifest.values import BundleError
 from serve.native.library import status

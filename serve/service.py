@@ -11,6 +11,9 @@ import os
 import sys
 from typing import Any
 
+from serve.packages import require_packages
+
+require_packages()
 os.environ.setdefault("BENTOML_DO_NOT_TRACK", "True")
 # Counters stay in this one process: BentoML's files in its home are those of all servers there
 os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
@@ -23,7 +26,7 @@ import bentoml
 from serve.bento import metrics, native_api
 from serve.bento.cors import let_in
 from serve.bento.head_limits import limit_heads
-from serve.bento.launch import require_http_tls
+from serve.bento.launch import require_http_tls, warn_if_open
 from serve.bento.lifecycle import Drain, end_when_useless, give_up
 from serve.bento.native_api import score_response, text_stream
 from serve.bento.patches import leave_out_timers
@@ -99,6 +102,7 @@ def checked_settings() -> Settings:
         if not is_worker():  # one that starts anew serves what is whole
             for folder in settings.folders:
                 read_manifest(folder)
+            warn_if_open(settings.keys, settings.grpc_host)
         choose_device(settings.device, run_threads(settings.threads))
     except ValueError as error:
         sys.exit(f"torsor serve: {error}")

@@ -4,7 +4,7 @@
     torsor train osm-rnn --out runs/osm --resume
     torsor train lstm --preset 200k --seeds 0,1,2 --out runs/lstm
     torsor train tanh-rnn --task flip-flop --n 64 --bias none --out runs/flip-flop
-    torchrun --nproc-per-node 2 -m train -- transformer --out runs/transformer
+    torchrun --no-python --nproc-per-node 2 -- torsor train transformer --out runs/transformer
 
 Writes checkpoints, metrics.jsonl and report.html into RUN. Ctrl-C ends with a checkpoint; --resume
 goes on from the newest one and reaches the bits of an uninterrupted run.
@@ -47,7 +47,7 @@ def train_all(options: Options) -> int:
     """Train the run, or one run a seed and their summary; the exit code."""
     runs = list[Run]()
     for chosen in seeds_of(options):
-        with hold_run(chosen["out"]):
+        with hold_run(chosen["out"], chosen["resume"]):
             run = open_run(chosen)
             refuse_unlike(runs[0] if runs else run, run)
             say_start(run, options["quiet"])

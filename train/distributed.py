@@ -3,7 +3,7 @@
 Every process draws the same trials from the same generator and takes its part of them, so a run in
 N processes sees what a run in one would see, and the mean of the gradients differs by rounding.
 
-    torchrun --nproc-per-node 2 -m train -- osm-rnn --out runs/osm
+    torchrun --no-python --nproc-per-node 2 -- torsor train osm-rnn --out runs/osm
 
 The `--` keeps torchrun from taking an option such as `--n` for a short form of one of its own. Only
 the first process writes and prints.

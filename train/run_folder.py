@@ -33,22 +33,26 @@ def refuse_other_things(folder: Path) -> None:
 
 
 @contextmanager
-def hold_run(out: Path) -> Iterator[None]:
+def hold_run(out: Path, resume: bool) -> Iterator[None]:
     """Hold the folder of a run while it trains, in the first of its processes; `FolderHeld`.
 
-    `out` may be a checkpoint of the run. Where the run doesn't start, an empty folder goes again.
+    `out` may be a checkpoint of the run. Where it doesn't start, folders that were made go again.
     """
     if os.environ.get("RANK", "0") != "0":
         yield
         return
     folder = out.parent if out.name.startswith(PREFIX) else out
-    if os.path.lexists(folder) and not folder.is_dir():
+    if not folder.is_dir() and (resume or os.path.lexists(folder)):
         yield  # no folder of a run, as will be said
         return
-    with hold_folder(folder, folder / LOCK, "wait until it has ended, or choose another --out"):
-        yield
-    with suppress(OSError):
-        folder.rmdir()
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        with hold_folder(folder, folder / LOCK, "wait until it has ended, or choose another --out"):
+            yield
+    finally:
+        for path in made:
+            with suppress(OSError):
+                path.rmdir()
 
 
 LOCK = ".torsor-train.lock"

@@ -11,6 +11,8 @@ import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from clients.command_line.parsers import add_ablation, add_compare, add_sweep, add_trials
@@ -212,6 +214,10 @@ def _guard(name: str, extra: str, run: Callable[[], int]) -> int:
 
 def _name_extra(name: str, extra: str, error: ModuleNotFoundError) -> int:
     package = (error.name or "").partition(".")[0]
+    if package in OURS and (other := _hiding(package)):
+        told = f"{other} hides the package {package} of torsor"
+        print(f"torsor {name}: {told}; rename it, or run in another folder", file=sys.stderr)
+        return 1
     if package in OURS or not package:
         raise error
     print(
@@ -220,6 +226,16 @@ def _name_extra(name: str, extra: str, error: ModuleNotFoundError) -> int:
         file=sys.stderr,
     )
     return 1
+
+
+def _hiding(package: str) -> str | None:
+    """The file or folder of another project that is imported in place of a package of ours."""
+    spec, root = find_spec(package), Path(__file__).parent.parent.parent
+    if spec is None:
+        return None
+    places = [*(spec.submodule_search_locations or ()), *([spec.origin] if spec.origin else ())]
+    others = [place for place in places if not Path(place).is_relative_to(root)]
+    return others[0] if others else None
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 import argparse
 import gc
+import ipaddress
+import itertools
 import os
 import runpy
 import sys
@@ -67,6 +69,39 @@ def bento_arguments(options: argparse.Namespace) -> list[str]:
         *(("--ssl-certfile", str(options.tls_cert.resolve())) if options.tls_cert else ()),
         *(("--ssl-keyfile", str(options.tls_key.resolve())) if options.tls_key else ()),
     ]
+
+
+def warn_if_open(keys: str, grpc_host: str) -> None:
+    """Say loudly that there are no keys, where others than this machine's own can ask."""
+    hosts = [host for host in dict.fromkeys((http_host(), grpc_host)) if not is_loopback(host)]
+    if "serve" in sys.argv and hosts and not keys:
+        print(
+            f"torsor serve: WARNING: listening on {' and '.join(hosts)} WITHOUT API KEYS: "
+            "everybody who reaches this machine may ask; name a file of keys (--keys, "
+            "TORSOR_KEYS), or listen on 127.0.0.1",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def http_host() -> str:
+    """Where BentoML's command line, in whose process this is, listens for HTTP."""
+    from bentoml._internal.configuration.containers import BentoMLContainer
+
+    for word, value in itertools.pairwise([*sys.argv, ""]):
+        if word == "--host":
+            return value
+        if word.startswith("--host="):
+            return word.removeprefix("--host=")
+    return os.environ.get("BENTOML_HOST") or str(BentoMLContainer.http.host.get())
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address or name means this machine alone."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def require_http_tls(cert: str) -> None:

@@ -34,6 +34,7 @@ from train.tasks.text import Text
 from train.tasks.trial_task import TrialTask
 
 ROOT = Path(__file__).parent.parent.parent
+TORSOR = Path(sys.executable).parent / "torsor"
 BUDGET = 3_000  # parameters of a small model
 SHORT: dict[str, dict[str, Any]] = {  # options of the tasks that make short trials
     "adding": {"length": 8},
@@ -432,9 +433,9 @@ def test_frozen_parameters_are_kept_without_moments(tmp_path: Path) -> None:
 
 def run_twofold(arguments: list[str]) -> str:
     """What a command says that two processes follow."""
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python")
     done = subprocess.run(
-        [sys.executable, *torchrun, "-m", "train", "--", *arguments],
+        [*torchrun, "--nproc-per-node", "2", "--", str(TORSOR), "train", *arguments],
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error::UserWarning"},
         capture_output=True,

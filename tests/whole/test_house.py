@@ -55,7 +55,7 @@ FLOORS = (  # of serve, the highest first; rooms of one floor don't know each ot
     ("serve.ablation",),
     ("serve.offload", "serve.cancel"),
     ("serve.manifest", "serve.wire", "serve.native"),
-    ("serve.metrics", "serve.lru_cache", "serve.settings", "serve.folder_lock"),
+    ("serve.metrics", "serve.lru_cache", "serve.settings", "serve.folder_lock", "serve.packages"),
 )
 MAX_FILES = 15  # of a folder; generated modules don't count
 MAX_FILE_LINES = 300
