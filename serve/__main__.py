@@ -36,7 +36,14 @@ from serve.settings import (
 )
 from serve.startup import check_settings
 
-PATHS = ("keys", "tls_cert", "tls_key", "state_key", "data_folder")  # settings that are files
+PATHS = (
+    "keys",
+    "tls_cert",
+    "tls_key",
+    "state_key",
+    "data_folder",
+    "bundles_root",
+)  # settings that are files
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -133,6 +140,13 @@ def _add_kept(parser: argparse.ArgumentParser, defaults: Settings) -> None:
 
 
 def _add_data(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument_group("management").add_argument(
+        "--bundles-root",
+        type=Path,
+        metavar="DIR",
+        help="what folders that torsor manage load names are relative to, and stay below\n"
+        "(default: the working folder)",
+    )
     parser.add_argument_group("sweeps").add_argument(
         "--data-folder",
         type=Path,

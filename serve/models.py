@@ -5,6 +5,7 @@ HTTP and gRPC both stand on this, on `serve.queries.generate` and on `serve.quer
 
 import asyncio
 import dataclasses
+import os
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -48,7 +49,9 @@ class Models:
         state_key: bytes | None = None,  # that saved states are signed with; None: of this process
         unknown: Unknown = "error",  # of characters, where a request is silent
         broken: Mapping[str, str] | None = None,  # why models couldn't be loaded, by their folders
+        bundles_root: str = "",  # that folders to load are relative to; empty: where we started
     ) -> None:
+        self._bundles_root = bundles_root
         self.unknown, self._broken = unknown, dict(broken or {})
         self.bundles, self.state_key = dict[str, Bundle](), state_key or secrets.token_bytes(32)
         self._device = next((b.device for b in bundles.values()), Device("cpu", 1))
@@ -78,10 +81,11 @@ class Models:
         Streams of a bundle that is replaced end as they began; new ones get the new bundle. Raises
         `RequestError` for a folder that holds no bundle that works here; nothing changes then.
         """
+        place = self._place(folder)
         try:
-            bundle = await self._worker.run(Bundle, folder, self._device)
+            bundle = await self._worker.run(Bundle, place, self._device)
         except (BundleError, DeviceError, OSError) as error:
-            raise invalid("folder", str(error)) from None
+            raise invalid("folder", f"{error}; {self._whose(folder)}") from None
         before = self.bundles.get(bundle.name)
         if bundle.manifest.task is None:
             self.engine.add(bundle)
@@ -91,6 +95,23 @@ class Models:
             self.engine.retire(before)
         self.warm(bundle)
         return bundle
+
+    def _place(self, folder: Path) -> Path:
+        """The folder that a request names; `RequestError` where it leaves a root that is set."""
+        root = self._bundles_root or os.getcwd()
+        place = os.path.normpath(os.path.join(root, folder))
+        if self._bundles_root and not folder.is_absolute():
+            if not Path(place).is_relative_to(os.path.normpath(root)):
+                raise invalid("folder", f"found {str(folder)!r:.200}, expected one below {root}")
+        return Path(place)
+
+    def _whose(self, folder: Path) -> str:
+        """Whose path it is, and what it is relative to."""
+        if folder.is_absolute():
+            return "the path is one of the server's machine"
+        if self._bundles_root:
+            return f"on the server, {folder} is relative to its --bundles-root {self._bundles_root}"
+        return f"on the server, {folder} is relative to {os.getcwd()}; --bundles-root sets another"
 
     async def reload(self, model: str) -> Bundle:
         """Read a served model's folder again."""

@@ -144,7 +144,8 @@ class Torsor:
             ablation_cache_bytes=SETTINGS.ablation_cache_mb << 20,
         )
         unknown: Any = SETTINGS.unknown
-        self._models = Models(bundles, limits, read_key(SETTINGS.state_key), unknown, broken)
+        state_key, root = read_key(SETTINGS.state_key), SETTINGS.bundles_root
+        self._models = Models(bundles, limits, state_key, unknown, broken, root)
         self._models.start()
         spare_collections()
         self._grpc: Any = None

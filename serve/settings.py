@@ -60,6 +60,7 @@ class Settings:
     data_folder: str = ""  # of sweeps (serve/sweeps/folder.py); empty: in the user's data home
     log_format: str = "text"
     cors: str = ""  # origins of web pages that may call, with spaces between; "*": all
+    bundles_root: str = ""  # that folders to load are relative to; empty: the working folder
     unknown: str = "error"  # what requests do with unknown characters where they don't say
 
     def __post_init__(self) -> None:

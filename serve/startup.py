@@ -21,4 +21,7 @@ def check_settings(settings: Settings) -> tuple[Key, ...]:
     if settings.tls_cert:
         check_tls(settings.tls_cert, settings.tls_key)
     check_data_folder(settings.data_folder)
+    if settings.bundles_root and not Path(settings.bundles_root).is_dir():
+        found = f"found {settings.bundles_root}, expected a folder that is there"
+        raise ValueError(f"bundles_root: {found}; make it, or name another one")
     return keys

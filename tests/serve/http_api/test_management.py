@@ -80,6 +80,39 @@ def test_a_folder_without_a_whole_bundle_is_refused(managed: Any, tmp_path: Path
         assert [model.id for model in client.models()] == [OSM]
 
 
+def test_a_path_is_the_servers_and_an_error_says_relative_to_what(managed: Any) -> None:
+    url, boss, _ = managed
+    with HttpClient(url, api_key=boss) as client:
+        with pytest.raises(ServerError, match="no such folder.*the path is one of the server's"):
+            client.load("/nowhere/docs")
+        with pytest.raises(ServerError) as error:
+            client.load("nowhere/docs")
+        told = str(error.value)
+        assert f"{Path.cwd() / 'nowhere/docs'}: no such folder" in told
+        assert f"nowhere/docs is relative to {Path.cwd()}; --bundles-root sets another" in told
+
+
+def test_names_are_relative_to_the_bundles_root_and_stay_below_it(
+    start_server: Any, tmp_path: Path
+) -> None:
+    key = add_key(tmp_path / "keys.toml", "boss", manage=True)
+    root = tmp_path / "bundles"
+    shutil.copytree(SHIPPED / TANH, root / "docs")
+    shutil.copytree(SHIPPED / TANH, tmp_path / "outside")
+    more = ("--keys", str(tmp_path / "keys.toml"), "--bundles-root", str(root))
+    with (
+        start_server(tmp_path, str(SHIPPED / OSM), *more) as server,
+        HttpClient(server.url, api_key=key) as client,
+    ):
+        assert client.load("docs").id == TANH
+        assert client.load(str(tmp_path / "outside")).id == TANH  # a manager may name any
+        for folder in ("../outside", "docs/../../outside", ".."):
+            with pytest.raises(ServerError, match="folder: found .*, expected one below"):
+                client.load(folder)
+        with pytest.raises(ServerError, match="none is relative to its --bundles-root"):
+            client.load("none")
+
+
 def test_the_command_line_manages(
     managed: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
