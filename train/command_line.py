@@ -68,13 +68,24 @@ def _add_options(group: Any, prefix: str, kind: Any, own: Options) -> None:
     for field in dataclasses.fields(kind):
         if field.default is dataclasses.MISSING:
             continue  # sizes that follow from the task
+        more = {"nargs": "+", "action": OneALine} if "several" in field.metadata else {}
         choices = tuple(task_names()) if (kind, field.name) == (Settings, "task") else None
         group.add_argument(
             f"--{prefix}{field.name.replace('_', '-')}",
             type=field.type,
             choices=field.metadata.get("choices", choices),
             help=f"{field.metadata['help']} (default: {own.get(field.name, field.default)})",
+            **more,
         )
+
+
+class OneALine(argparse.Action):
+    """All words of an option that may stand several times, one a line in the order given."""
+
+    def __call__(self, parser: Any, found: Any, words: Any, option: str | None = None) -> None:
+        """Add the words to those that came before."""
+        before = [getattr(found, self.dest)] if hasattr(found, self.dest) else []
+        setattr(found, self.dest, "\n".join([*before, *words]))
 
 
 def seeds_of(options: Options) -> Iterator[Options]:

@@ -42,8 +42,10 @@ class Settings:
     data: str = field(
         default="shakespeare",
         metadata={
-            "help": "text to learn: shakespeare, ptb, python-docs, or a text file",
+            "help": "text to learn: shakespeare, ptb, python-docs, or text files and folders of "
+            "them, one corpus in the order given",
             "only": OF_TEXTS,
+            "several": True,
         },
     )
     symbols: str = field(

@@ -459,6 +459,64 @@ def test_names_are_resolved_from_any_folder(
     assert data.resolve_name("absent" * 999) == "absent" * 999
 
 
+@pytest.fixture
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of texts, with one in a folder of its own and some that aren't meant."""
+    (tmp_path / "texts" / "sub").mkdir(parents=True)
+    (tmp_path / "texts" / ".git").mkdir()
+    for name in ("b.txt", "a.txt", "sub/c.md", ".hidden", ".git/config"):
+        (tmp_path / "texts" / name).write_text(f"<{name}>")
+    (tmp_path / "one").write_text("<one>")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["one", "texts/b.txt"], "<one><b.txt>"),
+        (["texts/b.txt", "one"], "<b.txt><one>"),
+        (["texts"], "<a.txt><b.txt><sub/c.md>"),
+        (["one", "texts", "one"], "<one><a.txt><b.txt><sub/c.md><one>"),
+        (["texts/*.txt"], "<a.txt><b.txt>"),
+        (["texts/**/*.md", "texts/[b]*"], "<sub/c.md><b.txt>"),
+    ],
+)
+@pytest.mark.parametrize("symbols", data.SYMBOLS)
+def test_several_files_folders_and_patterns_are_one_text_in_the_order_given(
+    corpus: Path, words: list[str], expected: str, symbols: str
+) -> None:
+    found = load_text(data.resolve_name("\n".join(words)), symbols)
+    assert found.text == expected
+    assert found.notes[0] == f"{found.text.count('<')} files are one text, in the order given"
+    assert len(found.notes) == len(set(found.notes))
+
+
+def test_the_order_of_files_is_part_of_a_texts_hash(corpus: Path) -> None:
+    one, other = (load_text(data.resolve_name(names)) for names in ("one\ntexts", "texts\none"))
+    assert one.sha256 != other.sha256 and one.name == "one and 3 more"
+
+
+def test_a_folder_without_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="empty, a folder without files, expected some text"):
+        data.resolve_name(str(tmp_path / "empty"))
+
+
+def test_a_binary_file_among_texts_is_named(corpus: Path) -> None:
+    (corpus / "texts" / "z.bin").write_bytes(b"\0\1\2")
+    with pytest.raises(DataError, match="^z.bin: found a NUL at offset 0"):
+        load_text(data.resolve_name("texts"))
+
+
+def test_a_text_that_its_publisher_cut_stays_alone(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data, "load_ptb", lambda: (b"a b", b"c d", b"e f"))
+    with pytest.raises(DataError, match="found ptb among 2 texts, expected it alone"):
+        load_text(data.resolve_name("one\nptb"))
+
+
 def test_every_byte_can_be_a_symbol(tmp_path: Path) -> None:
     content = b"\xef\xbb\xbf\r\n\0" + bytes(range(256))
     for packed in (content, pack(content)):

@@ -813,3 +813,18 @@ def test_written_text_follows_the_distribution() -> None:
     model = OsmRnn(OsmRnnConfig(input_size=3, output_size=3, d=3), torch.Generator())
     model.prototypes.bias.copy_(torch.tensor([0.0, 50.0, 0.0]))
     assert write_text(model, 20, seed=0) == [1] * 20
+
+
+def test_an_option_for_data_that_stands_twice_drops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / name).write_text(name * 2000)
+    monkeypatch.chdir(tmp_path)
+    sizes = ("--n", "8", "--window", "8", "--iterations", "1", "--quiet")
+    assert main(["tanh-rnn", "--data", "b", "c", "--data", "a", "--out", "run", *sizes]) == 0
+    (checkpoint,) = Path("run").glob("checkpoint-*")
+    config = json.loads((checkpoint / "config.json").read_text())
+    assert config["vocabulary"] == ["a", "b", "c"] and config["data"]["size"] == 6000
+    assert config["training"]["data"].split("\n") == [str(tmp_path / name) for name in "bca"]
+    assert main(["tanh-rnn", "--out", "run", "--resume", "--quiet"]) == 0

@@ -1,18 +1,21 @@
 """Text to train on, its vocabulary and its splits.
 
-A text is named (`train.data.named`) or is the path of any text file (`train.data.files`). Its
-symbols are characters, or bytes: then byte n is the character of code point n (so a vocabulary is
-characters all the same), nothing is decoded or replaced, and where a report says bits per character
-(BPC) it means bits per byte.
+A text is named (`train.data.named`) or is the path of any text file (`train.data.files`), or one
+corpus of several, in the order given: their names stand one a line. Its symbols are characters, or
+bytes: then byte n is the character of code point n (so a vocabulary is characters all the same),
+nothing is decoded or replaced, and where a report says bits per character (BPC) it means bits per
+byte.
 
 A text is cut in order, 90 / 5 / 5 by characters, or where its publisher cut it. The vocabulary is
 that of the whole text, so that every character can be scored; `describe_unseen` tells which of them
 training never shows.
 """
 
+import glob
 import hashlib
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +28,7 @@ from train.data.named import NAMED, load_ptb, load_shakespeare, python_docs, spe
 
 SYMBOLS = ("characters", "bytes")
 TRAIN_SHARE, VALID_SHARE = 0.90, 0.05  # by characters, in order; the rest is for testing
+ALIKE = ("symbols are bytes: bits per character are bits per byte",)  # a note on all texts
 MOST_NAMED = 10  # characters that a note names
 
 
@@ -34,7 +38,7 @@ class Text:
 
     name: str
     text: str
-    sha256: str  # of the file as it lies on disk; of ptb, of its three unpacked files in order
+    sha256: str  # of the file as it lies on disk; of several, of their hashes in order
     parts: tuple[int, int] | None = None  # ends of training and validation; None: 90 / 5 / 5
     notes: Notes = ()  # what was found and done, in plain words
 
@@ -51,10 +55,34 @@ class Splits:
 def load_text(name: str, symbols: str = "characters") -> Text:
     """The text called `name`, or the file at that path, in characters or bytes.
 
-    Raises `DataError` if there is no such text, or it is empty, or it can't be read as text.
+    Several names, one a line, are one text. Raises `DataError` if there is no such text, or it is
+    empty, or it can't be read as text.
     """
     if symbols not in SYMBOLS:
         raise DataError(f"symbols: found {symbols!r}, expected {' or '.join(SYMBOLS)}")
+    names = name.split("\n")
+    return _load_one(name, symbols) if len(names) == 1 else _load_corpus(names, symbols)
+
+
+def _load_corpus(names: Sequence[str], symbols: str) -> Text:
+    """One text after the other, nothing between them."""
+    texts = [_load_one(name, symbols) for name in names]
+    if cut := [text.name for text in texts if text.parts is not None]:
+        raise DataError(
+            f"data: found {cut[0]} among {len(names)} texts, expected it alone, since it is cut "
+            "where its publisher cut it; leave it out, or the others"
+        )
+    notes = [note if note in ALIKE else f"{t.name}: {note}" for t in texts for note in t.notes]
+    told = f"{len(texts)} files are one text, in the order given"
+    return Text(
+        f"{texts[0].name} and {len(texts) - 1} more",
+        "".join(text.text for text in texts),
+        hashlib.sha256("".join(text.sha256 for text in texts).encode()).hexdigest(),
+        notes=(told, *dict.fromkeys(notes)),
+    )
+
+
+def _load_one(name: str, symbols: str) -> Text:
     if name == "ptb":
         return _load_ptb(symbols)
     if name == "shakespeare":
@@ -74,8 +102,31 @@ def describe_split(name: str, symbols: str) -> str:
 
 
 def resolve_name(name: str) -> str:
-    """The name of a text from any folder: the whole path if it is a file's."""
-    return name if name in NAMED or not os.path.isfile(name) else str(Path(name).resolve())
+    """The name of a text from any folder: the whole paths of files, those of a folder, or alike.
+
+    A folder stands for the files below it in the order of their paths, without hidden ones; a
+    pattern with *, ? or [] for those that it matches. `DataError` for a folder without files.
+    """
+    return "\n".join(one for word in name.split("\n") for one in _expand(word))
+
+
+def _expand(word: str) -> list[str]:
+    if word in NAMED or not word:
+        return [word]
+    if os.path.isdir(word):
+        paths = [path for path in sorted(Path(word).rglob("*")) if path.is_file()]
+        shown = [path for path in paths if not _is_hidden(path.relative_to(word))]
+        if not shown:
+            raise DataError(f"data: found {word}, a folder without files, expected some text files")
+        return [str(path.resolve()) for path in shown]
+    if os.path.isfile(word):
+        return [str(Path(word).resolve())]
+    matched = [path for path in sorted(glob.glob(word, recursive=True)) if os.path.isfile(path)]
+    return [str(Path(path).resolve()) for path in matched] or [word]
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
 
 
 def make_vocabulary(text: str) -> tuple[str, ...]:
@@ -170,8 +221,7 @@ def _make_text(name: str, content: bytes, symbols: str) -> Text:
 
 
 def _symbol_notes(symbols: str) -> Notes:
-    told = "symbols are bytes: bits per character are bits per byte"
-    return (told,) if symbols == "bytes" else ()
+    return ALIKE if symbols == "bytes" else ()
 
 
 def _code_points(text: str) -> "np.ndarray[tuple[int], np.dtype[np.uint32]]":
