@@ -8,6 +8,15 @@ TorsorError
 └── ServerError        the request was refused, or failed: code, message, field
 """
 
+from clients.tls import SPEAKS_TLS
+
+REMEDIES = {  # by a part of the reason why there is no connection
+    "CERTIFICATE_VERIFY_FAILED": "its certificate is not trusted; name the one that signed it with "
+    "--ca FILE, in Python with ca=",
+    "WRONG_VERSION_NUMBER": "it does not speak TLS; try http://, and for gRPC the address alone",
+    SPEAKS_TLS: "try https:// in front of the address",
+}
+
 
 class TorsorError(Exception):
     """Any of the errors of this file."""
@@ -21,10 +30,9 @@ class ConnectionFailed(TorsorError):
         self.address, self.reason = address, reason
 
     def __str__(self) -> str:
-        return (
-            f"cannot connect to {self.address} ({self.reason}): is the server running? "
-            "Start it with: torsor serve"
-        )
+        usual = "is the server running? Start it with: torsor serve"
+        remedy = next((told for sign, told in REMEDIES.items() if sign in self.reason), usual)
+        return f"cannot connect to {self.address} ({self.reason}): {remedy}"
 
 
 class StreamBroken(TorsorError):

@@ -47,6 +47,7 @@ from clients.results import (
     Structure,
     join_completion,
 )
+from clients.tls import SPEAKS_TLS, speaks_tls
 from serve.wire import torsor_pb2 as pb
 from serve.wire.codec import Json, JsonObject, from_json
 from serve.wire.torsor_pb2_grpc import TorsorStub
@@ -237,7 +238,9 @@ def _translate(error: grpc.RpcError, target: str, started: bool) -> TorsorError:
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return ServerError("timeout", f"deadline_s: found no whole answer in time ({details})")
     if code is grpc.StatusCode.UNAVAILABLE and not started:
-        return ConnectionFailed(target, details)
+        # One that was told https:// says itself what its handshake met
+        plain = "handshake" not in details and speaks_tls(target)
+        return ConnectionFailed(target, SPEAKS_TLS if plain else details)
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
         return StreamBroken(target, details)
     return UnexpectedAnswer(target, f"gRPC {code.name} ({details})")

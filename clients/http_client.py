@@ -39,6 +39,7 @@ from clients.options import (
 )
 from clients.query_results import CompareResult, TrialsResult
 from clients.results import Chunk, Completion, ModelInfo, ScoreResult, Structure
+from clients.tls import SPEAKS_TLS, speaks_tls
 
 DEFAULT_URL = "http://127.0.0.1:3000"
 
@@ -271,5 +272,9 @@ def _translated(url: str) -> Iterator[None]:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
         raise ConnectionFailed(url, str(error) or "no answer in time") from error
+    except httpx.RemoteProtocolError as error:
+        if url.startswith("http://") and speaks_tls(url):
+            raise ConnectionFailed(url, SPEAKS_TLS) from error
+        raise StreamBroken(url, str(error)) from error
     except httpx.HTTPError as error:
         raise StreamBroken(url, str(error) or type(error).__name__) from error

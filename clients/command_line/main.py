@@ -8,6 +8,7 @@ Exit codes: 0 done, 1 error, 2 wrong usage, 130 stopped by Ctrl-C.
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -38,6 +39,7 @@ ROOMS = {
         "train, export, serve and ablate a small model, in one go",
     ),
 }
+POSITIONAL = {"command", "prompt", "file", "grid", "action", "what"}  # they have no flags
 OURS = ("train", "export", "serve", "clients")
 
 
@@ -192,9 +194,31 @@ def _ask(options: argparse.Namespace) -> int:
     except BrokenPipeError:
         raise
     except (TorsorError, ValueError, OSError) as error:
-        print(f"torsor {options.command}: {error}", file=sys.stderr)
+        print(f"torsor {options.command}: {in_flags(str(error), options)}", file=sys.stderr)
         return 1
     return 0
+
+
+def in_flags(message: str, options: argparse.Namespace) -> str:
+    """An error in the command line's words: its flags in place of the fields of requests.
+
+    A field stands at the beginning, where one that was given is at fault, and in a remedy such as
+    "set unknown to skip".
+    """
+    given = {name for name, value in vars(options).items() if value is not None} - POSITIONAL
+    field, rest = re.match(r"(\w*)(.*)", message, re.DOTALL).groups()  # type: ignore[union-attr]
+    if field in given and rest[:1] in (":", "[", "."):
+        message = _flag(field) + rest
+    known = set(vars(options)) - POSITIONAL
+    return re.sub(
+        r"\bset (\w+) to\b",
+        lambda found: f"set {_flag(found[1])} to" if found[1] in known else found[0],
+        message,
+    )
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _guard(name: str, extra: str, run: Callable[[], int]) -> int:

@@ -377,3 +377,22 @@ def test_a_plot_without_a_square_target_is_refused() -> None:
     page = Structure(model="small", targets=())
     with pytest.raises(ValueError, match="found no square target in small"):
         spectrum_plot(page)
+
+
+@pytest.mark.parametrize("wire", ["http", "grpc"])
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["generate", "ROMEO\N{SNOWMAN}"], "or set --unknown to skip or replace"),
+        (["generate", "A", "--max-tokens", "-1"], "torsor generate: --max-tokens: found -1"),
+        (["generate", "A", "--top-p", "7"], "torsor generate: --top-p: found 7"),
+        (["generate", "A", "--model", "none"], "torsor generate: --model: found 'none'"),
+        (["ablate", "A", "--ablation", '{"edits": 3}'], "torsor ablate: --ablation.edits: found 3"),
+    ],
+)
+def test_errors_name_the_flags_of_the_tool(
+    server: Any, wire: str, words: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--url", server.url] if wire == "http" else ["--grpc", "--url", server.grpc_address]
+    assert main([*words, *where]) == 1
+    assert expected in capsys.readouterr().err

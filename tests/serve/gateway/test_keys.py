@@ -21,7 +21,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from clients.command_line.main import main as torsor
-from clients.errors import ConnectionFailed, ServerError, StreamBroken
+from clients.errors import ConnectionFailed, ServerError
 from clients.grpc_client import GrpcClient
 from clients.http_client import AsyncHttpClient, HttpClient
 from serve.gateway.admission import KeyLimits, TokenBucket
@@ -383,17 +383,27 @@ def test_http_and_grpc_speak_tls_and_nothing_else(
         for target in (f"https://{address}", address):
             with GrpcClient(target, ca=str(cert), api_key=api_key) as client:
                 assert client.complete("ROMEO:", **options).text == text
-        strangers: list[HttpClient | GrpcClient] = [
-            HttpClient(server.url),
-            HttpClient(server.url.replace("https", "http")),
-            GrpcClient(address),
-            GrpcClient(address, tls=True),
+        strangers: list[tuple[HttpClient | GrpcClient, str]] = [
+            (HttpClient(server.url), "not trusted; name the one that signed it with --ca FILE"),
+            (HttpClient(server.url.replace("https", "http")), "speaks TLS.: try https://"),
+            (GrpcClient(address), "speaks TLS.: try https://"),
+            (GrpcClient(address, tls=True), "not trusted; name the one that signed it with --ca"),
         ]
-        for stranger in strangers:
-            with stranger, pytest.raises((ConnectionFailed, StreamBroken)):
+        for stranger, remedy in strangers:
+            with stranger, pytest.raises(ConnectionFailed, match=remedy):
                 stranger.models()
         assert torsor(["models", "--url", server.url, "--ca", str(cert)]) == 1
         assert "API key" in capsys.readouterr().err
+
+
+def test_tls_to_a_plain_port_is_told_to_do_without(server: Any) -> None:
+    clients: list[HttpClient | GrpcClient] = [
+        HttpClient(server.url.replace("http", "https")),
+        GrpcClient(f"https://{server.grpc_address}"),
+    ]
+    for client in clients:
+        with client, pytest.raises(ConnectionFailed, match="does not speak TLS; try http://"):
+            client.models()
 
 
 def test_a_certificate_without_its_key_is_refused(certificate: tuple[Path, Path]) -> None:
