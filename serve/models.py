@@ -21,6 +21,7 @@ from serve.engine.engine import Engine
 from serve.engine.limits import EngineLimits
 from serve.lru_cache import LruCache
 from serve.manifest.values import BundleError
+from serve.native.connections import max_connections
 from serve.offload import BoundedExecutor
 from serve.runtime.bundle import AblatedModel, Bundle, CacheKey
 from serve.runtime.device import Device, DeviceError
@@ -31,6 +32,7 @@ from serve.wire.limits import (
     MAX_QUEUED_INFERENCES,
     MAX_QUEUED_TRIALS,
     MAX_TOKENS,
+    all_limits,
 )
 from serve.wire.preview import shown
 from serve.wire.requests import Unknown
@@ -223,6 +225,11 @@ class Models:
             targets=tuple(target.name for target in manifest.targets),
             training=manifest.training,
         )
+
+    def limits(self) -> dict[str, float]:
+        """All limits, by the names that errors say."""
+        own = {**dataclasses.asdict(self.engine.limits), "max_connections": max_connections()}
+        return all_limits(own)
 
     def readiness(self) -> Readiness:
         """What `/readyz` shows: whether new streams are taken, and what really runs them."""

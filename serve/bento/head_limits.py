@@ -2,7 +2,7 @@
 
 uvicorn with httptools reads heads of any size, on the event loop, and waits for them without end:
 one header of 64 MB would hold everything for six seconds. Too much is 431, too slow is 408, and the
-connection ends.
+connection ends. Where too many connections are open, only probes get more than a 503.
 """
 
 import asyncio
@@ -12,16 +12,23 @@ from typing import Any
 from uvicorn import config
 
 from serve.bento.patches import DecliningProtocol
+from serve.native.connections import PROBES, Crowd, max_connections
 from serve.wire.codec import to_json
 from serve.wire.errors import HTTP_STATUS, RequestError
 from serve.wire.limits import HEADER_TIMEOUT_S, MAX_HEADER_BYTES, MAX_HEADERS
 
-REASONS = {408: "Request Timeout", 431: "Request Header Fields Too Large"}
+PROBED = {b"/livez", b"/readyz", b"/health", b"/metrics"}  # answered where nothing else is
+REASONS = {
+    503: "Service Unavailable",
+    408: "Request Timeout",
+    431: "Request Header Fields Too Large",
+}
 
 
 class HeadLimits(DecliningProtocol):
     """uvicorn's protocol, which ends connections whose head is too large or too slow."""
 
+    crowd = Crowd()
     _timer: asyncio.TimerHandle | None = None
     _is_in_head = False
     _size = _count = 0
@@ -29,10 +36,14 @@ class HeadLimits(DecliningProtocol):
     def connection_made(self, transport: Any) -> None:
         """Begin to wait for the first head."""
         super().connection_made(transport)
+        self.crowd.count += 1
         self._begin_head()
+        if self.crowd.count > max_connections() + PROBES:
+            self._refuse(self._too_crowded())
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop waiting."""
+        self.crowd.count -= 1
         self._end_head()
         super().connection_lost(exc)
 
@@ -63,6 +74,8 @@ class HeadLimits(DecliningProtocol):
         self._end_head()
         if size > MAX_HEADER_BYTES or count > MAX_HEADERS:
             self._refuse(too_large(size) if size > MAX_HEADER_BYTES else too_many(count))
+        elif self.crowd.count > max_connections() and self.url.partition(b"?")[0] not in PROBED:
+            self._refuse(self._too_crowded())
         else:
             super().on_headers_complete()
 
@@ -75,6 +88,12 @@ class HeadLimits(DecliningProtocol):
         """Take a part of a body, of a request that was taken."""
         if not self.transport.is_closing():
             super().on_body(body)
+
+    def _too_crowded(self) -> RequestError:
+        self.crowd.tell()
+        found = f"connections: found {self.crowd.count} open, expected at most {max_connections()}"
+        told = f"{found} (max_connections); try later, or keep connections open and use them again"
+        return RequestError("unavailable", told)
 
     def _begin_head(self) -> None:
         self._is_in_head, self._size, self._count = True, 0, 0

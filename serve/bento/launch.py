@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from serve.native.connections import backlog
 from serve.runtime.device import Device
 
 ROOT = Path(__file__).parent.parent.parent
@@ -65,7 +66,7 @@ def bento_arguments(options: argparse.Namespace) -> list[str]:
         *("serve", "serve.service:Torsor"),
         *("--working-dir", str(ROOT)),
         *("--host", options.host, "--port", str(options.port)),
-        *("--timeout-graceful-shutdown", str(FLUSH_S)),
+        *("--timeout-graceful-shutdown", str(FLUSH_S), "--backlog", str(backlog())),
         *(("--ssl-certfile", str(options.tls_cert.resolve())) if options.tls_cert else ()),
         *(("--ssl-keyfile", str(options.tls_key.resolve())) if options.tls_key else ()),
     ]

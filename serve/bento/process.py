@@ -5,6 +5,8 @@ import faulthandler
 import gc
 import sys
 
+from serve.native.connections import max_files
+
 RETURNED_BYTES = 512 << 10  # a block of this size has its own pages
 SWITCH_S = 0.001  # that a thread may run while others wait; Python's own are 0.005
 GC_THRESHOLD = 50_000  # new objects between collections
@@ -14,6 +16,7 @@ TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of malloc.h
 def prepare_process() -> None:
     """To be called before the process does anything."""
     return_large_blocks()
+    max_files()  # which raises the soft limit
     faulthandler.enable()  # a signal that ends the process leaves every thread's place in the log
     # A short request changes threads five times, and a long one may be read meanwhile.
     sys.setswitchinterval(SWITCH_S)

@@ -24,7 +24,7 @@ from serve.wire import torsor_pb2 as pb
 from serve.wire import torsor_pb2_grpc as rpc
 from serve.wire.codec import shallow, to_json
 from serve.wire.errors import RequestError, invalid, server_failed
-from serve.wire.limits import MAX_JSON_PARTS, all_limits
+from serve.wire.limits import MAX_JSON_PARTS
 from serve.wire.queries import CompareRequest, TrialsRequest
 from serve.wire.query_responses import ScoreResult
 from serve.wire.requests import GenerateRequest, PairRequest, ScoreRequest, parse_request
@@ -45,7 +45,7 @@ class TorsorServicer(rpc.TorsorServicer):
     async def Models(self, request: pb.ModelsRequest, context: Context) -> pb.ModelsReply:
         """The served models."""
         del request, context
-        limits = {"limits": all_limits(asdict(self._models.engine.limits))}
+        limits = {"limits": self._models.limits()}
         held = [self._models.describe(bundle) for bundle in self._models.bundles.values()]
         details = [await make_struct(shallow(model) | limits) for model in held]
         pairs = zip(held, details, strict=True)

@@ -4,7 +4,6 @@ What the fields mean and what goes wrong stands in serve/wire; what happens, in 
 is only how answers look on this wire.
 """
 
-from dataclasses import asdict
 from pathlib import Path
 
 from starlette.requests import Request
@@ -23,7 +22,6 @@ from serve.queries import score as scoring
 from serve.queries.generate import open_generation
 from serve.queries.trials import answer_trials
 from serve.wire import query_responses, responses
-from serve.wire.limits import all_limits
 from serve.wire.no_op_fields import StreamOptions
 from serve.wire.queries import CompareRequest, TrialsRequest
 from serve.wire.requests import CompletionRequest, PairRequest, ScoreRequest
@@ -50,7 +48,7 @@ async def limits(models_of: ModelsOf, http: Request) -> Response:
     """The limits of the server, and those of the key that asks."""
     del http
     key = current_key()
-    found = all_limits(asdict(models_of().engine.limits))
+    found = models_of().limits()
     own = None if key is None else key.page()
     return await json_response(responses.Limits(limits=found, key=own))
 

@@ -8,6 +8,7 @@
 | unread_timeout_s      | that a stream rests because its client doesn't read                      |
 | body_timeout_s        | for the body of a request over HTTP                                      |
 | header_timeout_s      | for its headers                                                          |
+| max_connections       | open at once over HTTP; probes are answered above it                     |
 | max_header_bytes      | of its first line and headers                                            |
 | max_headers           | headers                                                                  |
 | max_streams           | streams that run at once, a model; the others wait                       |
@@ -98,6 +99,7 @@ LIMITS: dict[str, float | None] = {  # in the order of the table; None: the engi
     "unread_timeout_s": None,
     "body_timeout_s": BODY_TIMEOUT_S,
     "header_timeout_s": HEADER_TIMEOUT_S,
+    "max_connections": None,
     "max_header_bytes": MAX_HEADER_BYTES,
     "max_headers": MAX_HEADERS,
     "max_streams": None,
@@ -135,6 +137,6 @@ LIMITS: dict[str, float | None] = {  # in the order of the table; None: the engi
 }
 
 
-def all_limits(engine: Mapping[str, float]) -> dict[str, float]:
-    """The limits of a server whose engine has these: name and value, seconds or a count."""
-    return {name: engine[name] if limit is None else limit for name, limit in LIMITS.items()}
+def all_limits(own: Mapping[str, float]) -> dict[str, float]:
+    """The limits of a server that has these of its own: name and value, seconds or a count."""
+    return {name: own[name] if limit is None else limit for name, limit in LIMITS.items()}

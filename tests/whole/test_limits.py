@@ -18,6 +18,7 @@ from clients.http_client import HttpClient
 from serve.engine.engine import Engine
 from serve.engine.limits import EngineLimits
 from serve.engine.stream import Life, Stream
+from serve.native.connections import max_connections
 from serve.runtime.bundle import Bundle
 from serve.runtime.device import Device
 from serve.settings import SHIPPED
@@ -30,6 +31,7 @@ from serve.wire.validation import LIMIT_OF
 ROOT = Path(__file__).parent.parent.parent
 
 TANH = "tanh-rnn-shakespeare"
+OWN = {**asdict(EngineLimits()), "max_connections": max_connections()}  # of a server
 LONG = "a" * (limits.MAX_PROMPT_CHARACTERS + 1)
 OVER: dict[str, tuple[str, dict[str, Any]]] = {  # limit: what is beyond it
     "max_prompt_characters": ("prompt", {"prompt": LONG}),
@@ -95,7 +97,7 @@ def test_our_client_names_the_limit_where_grpc_itself_refuses(server: Any) -> No
 
 def test_all_limits_are_shown_from_one_place(server: Any) -> None:
     page = httpx.get(server.url + "/v1/limits").json()
-    assert page == {"limits": all_limits(asdict(EngineLimits())), "key": None}
+    assert page == {"limits": all_limits(OWN), "key": None}
     with grpc.insecure_channel(server.grpc_address) as channel:
         stub: Any = rpc.TorsorStub(channel)  # type: ignore[no-untyped-call]  # generated
         models = stub.Models(pb.ModelsRequest()).models
@@ -186,4 +188,4 @@ def test_every_limit_that_an_error_can_name_is_shown() -> None:
     named |= set(LIMIT_OF.values())
     of_keys = {"max_concurrent"}  # shown beside, as those of the key that asks
     assert {"max_grid_bytes", "max_points", "total_timeout_s", "max_top"} < named
-    assert named - of_keys <= set(all_limits(asdict(EngineLimits())))
+    assert named - of_keys <= set(all_limits(OWN))
