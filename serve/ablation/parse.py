@@ -13,7 +13,7 @@ from serve.ablation.schur import COUPLINGS
 from serve.manifest.page import Manifest, Target
 from serve.manifest.values import Json
 from serve.wire.edit_fields import ABLATION_KEYS, KEYS, edit_keys, stray_key
-from serve.wire.limits import MAX_EDITS, MAX_NAME, MAX_SEED
+from serve.wire.limits import MAX_EDIT_SEED, MAX_EDITS, MAX_NAME
 from serve.wire.preview import shown
 
 ALPHA = 0.9  # chosen a priori in the paper; it only sets the R/C split
@@ -243,8 +243,9 @@ def _kind(value: Json, field: str, scene: Scene) -> str:
 
 def _seed(value: Json, field: str, scene: Scene) -> int:
     del scene
-    if not _is_whole(value) or not 0 <= value <= MAX_SEED:
-        raise AblationError(field, shown(value), "a whole number, 0 to 2^63 - 1", "leave it out")
+    if not _is_whole(value) or not 0 <= value <= MAX_EDIT_SEED:
+        expected = "a whole number, 0 to 2^53 - 1"
+        raise AblationError(field, shown(value), expected, "take another, or leave it out")
     return int(value)
 
 
@@ -264,7 +265,7 @@ _RANGE = {
     "description": "start and stop; left out: all",
 }
 _COUPLINGS = [*COUPLINGS, *(name.replace("→", "->") for name in COUPLINGS if "→" in name)]
-_SEED: Json = {"type": "integer", "minimum": 0, "maximum": MAX_SEED, "default": 0}
+_SEED: Json = {"type": "integer", "minimum": 0, "maximum": MAX_EDIT_SEED, "default": 0}
 
 KEY_RULES = {
     "target": KeyRule(_name_of_target, {"type": "string"}),

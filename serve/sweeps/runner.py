@@ -29,7 +29,7 @@ from serve.sweeps.measure import Measurement, ScoreQuery, TrialsQuery
 from serve.sweeps.store import Job
 from serve.wire.codec import Json, JsonObject
 from serve.wire.errors import RequestError, invalid, server_failed
-from serve.wire.limits import MAX_SEED
+from serve.wire.limits import MAX_EDIT_SEED
 from serve.wire.queries import SweepRequest
 from serve.wire.query_responses import Control, SweepPoint
 from serve.wire.requests import parse_request
@@ -221,7 +221,7 @@ def control_of(ablation: Mapping[str, Json], seed: int, manifest: Manifest) -> J
 
 def seeds_of(first: int, count: int) -> list[int]:
     """The seeds of a point's controls; past the largest one they begin again at 0."""
-    return [(first + i) % (MAX_SEED + 1) for i in range(count)]
+    return [(first + i) % (MAX_EDIT_SEED + 1) for i in range(count)]
 
 
 def summary_of(controls: tuple[Control, ...]) -> JsonObject:

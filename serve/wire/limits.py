@@ -83,7 +83,8 @@ MAX_JSON_NUMBERS = MAX_PROMPT_CHARACTERS + MAX_JSON_PARTS  # a prompt of token i
 MAX_MESSAGE_BYTES = MAX_BODY_BYTES
 MAX_MESSAGE_FIELDS = 200_000
 
-MAX_SEED = 2**63 - 1
+MAX_SEED = 2**63 - 1  # of a text
+MAX_EDIT_SEED = 2**53 - 1  # of edits and resamples, which go through JSON of doubles and come back
 MAX_EDITS = 64  # of one ablation
 MAX_NAME = 100  # characters of its name
 MAX_STATE_CHARACTERS = 8 << 20  # of a saved state

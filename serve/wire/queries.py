@@ -10,11 +10,11 @@ from pydantic import Field, model_validator
 from serve.wire.limits import (
     MAX_COMPARED,
     MAX_CONTROLS,
+    MAX_EDIT_SEED,
     MAX_EDITS,
     MAX_POINTS,
     MAX_PROMPT_CHARACTERS,
     MAX_RESAMPLES,
-    MAX_SEED,
     MAX_SWEEP_TEXT,
     MAX_TOP,
     MAX_UPLOAD_CHARACTERS,
@@ -81,7 +81,7 @@ class TrialsRequest(Strict):
         le=MAX_RESAMPLES,
         description=f"of the trials, for the intervals, {MIN_RESAMPLES} or more; 0: none",
     )
-    seed: int = Field(0, ge=0, le=MAX_SEED, description="of the resamples")
+    seed: int = Field(0, ge=0, le=MAX_EDIT_SEED, description="of the resamples")
 
     @model_validator(mode="after")
     def _check_one(self) -> Self:
@@ -125,7 +125,7 @@ class SweepRequest(Strict):
     controls: int = Field(
         0, ge=0, le=MAX_CONTROLS, description="random ablations of the same mass beside each point"
     )
-    seed: int = Field(0, ge=0, le=MAX_SEED, description="of the first control")
+    seed: int = Field(0, ge=0, le=MAX_EDIT_SEED, description="of the first control")
 
     @model_validator(mode="after")
     def _check_query(self) -> Self:

@@ -205,3 +205,21 @@ def test_values_are_shown_as_json_has_them() -> None:
     expected = ["null", "true", "NaN", '"a\'b"', "[null, 1.5]", "{'a': [false]}"]
     assert [shown(value) for value in values] == [*expected, "a number of very many digits"]
     assert len(shown([1] * 1000)) == 60
+
+
+@pytest.mark.parametrize("wire", ["http", "grpc"])
+def test_a_whole_number_in_an_ablation_is_exact_or_refused(server: Any, wire: str) -> None:
+    """It goes through a Struct of doubles over gRPC, which hold whole numbers up to 2^53."""
+    opened = HttpClient(server.url) if wire == "http" else GrpcClient(server.grpc_address)
+    like = {"target": "recurrent", "op": "zero"}
+
+    def edits(seed: int) -> dict[str, Any]:
+        return {"edits": [{"op": "random", "like": like, "seed": seed}]}
+
+    with opened as client:
+        model = "tanh-rnn-shakespeare"
+        found = client.score("ROMEO:", edits(2**53 - 1), model=model).ablation
+        assert found is not None and found["edits"][0]["seed"] == 2**53 - 1
+        for seed in (2**53, 2**53 + 1, 2**60):
+            with pytest.raises(ServerError, match=r"seed: found \d+, expected .* 0 to 2\^53 - 1"):
+                client.score("ROMEO:", edits(seed), model=model)

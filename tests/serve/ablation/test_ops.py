@@ -173,7 +173,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"op": "random", "seed": 1}, "like", "found nothing, expected an edit whose mass"),
     ({"op": "random", "like": PAGES[5]}, "like.op", "expected an op"),
     ({"op": "random", "like": {**PAGES[1], "rows": [9, 3]}}, "like.rows", "start < stop"),
-    ({"op": "random", "like": PAGES[1], "seed": -1}, "seed", "0 to 2^63 - 1"),
+    ({"op": "random", "like": PAGES[1], "seed": -1}, "seed", "0 to 2^53 - 1"),
     ({"op": "symmetry", "kind": "mirror"}, "kind", "it has none"),
 ]
 

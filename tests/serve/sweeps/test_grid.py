@@ -11,7 +11,7 @@ from serve.settings import SHIPPED
 from serve.sweeps.grid import expand, name_of, span
 from serve.sweeps.runner import control_of, seeds_of, summary_of
 from serve.wire.errors import RequestError
-from serve.wire.limits import MAX_POINTS, MAX_SEED
+from serve.wire.limits import MAX_EDIT_SEED, MAX_POINTS
 from serve.wire.queries import Grid, SweepRequest
 from serve.wire.query_responses import Control
 from serve.wire.requests import parse_request
@@ -149,7 +149,7 @@ def test_controls_replace_every_edit_and_seeds_follow(manifest: Manifest) -> Non
     for has_none in (control, {"edits": list[Any]()}):  # a control's would be itself
         with pytest.raises(RequestError, match="neither random nor a symmetry"):
             control_of(has_none, 8, manifest)
-    assert seeds_of(MAX_SEED, 2) == [MAX_SEED, 0]
+    assert seeds_of(MAX_EDIT_SEED, 2) == [MAX_EDIT_SEED, 0]
 
 
 def test_controls_are_summed_up_without_those_that_failed() -> None:
