@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import torch
 from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
@@ -30,6 +29,7 @@ from export.graph.advance import MAX_STEPS, runs_end_every
 from export.graph.windows import has_windows
 from serve.manifest.page import Parity, ParityCase
 from serve.native.library import Library
+from serve.native.onnx_runtime import onnxruntime
 from train.model import Model, State, Weights
 
 TOLERANCE = 5e-5

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 
 from serve.manifest.files import BundleFiles
 from serve.manifest.page import GRAPH_FILE, UNROLLED_FILE, WEIGHTS_FILE, Manifest, TensorSpec
 from serve.manifest.values import BundleError
 from serve.native.library import load, load_cuda
+from serve.native.onnx_runtime import onnxruntime
 from serve.runtime.device import Device, DeviceError, cuda_device_present
 
 Array = NDArray[Any]
@@ -63,7 +63,6 @@ class Session:
         if unrolled is None:
             unrolled = device.kind == "cuda" and UNROLLED_FILE in manifest.files
         self._all_steps = manifest.graph.max_steps if unrolled else None
-        onnxruntime.disable_telemetry_events()  # which would look up its maker's host
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = device.num_threads
         options.inter_op_num_threads = 1

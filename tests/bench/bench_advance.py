@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import torch
 from numpy.typing import NDArray
 from where import Where, add_option, chosen
@@ -41,6 +40,7 @@ from export.weights_file import set_weights, write_weights
 from serve.manifest.page import GRAPH_FILE, UNROLLED_FILE, WEIGHTS_FILE
 from serve.native.build import build
 from serve.native.library import Library, load_cuda, status_cuda
+from serve.native.onnx_runtime import onnxruntime
 from serve.runtime.bundle import Bundle
 from serve.runtime.device import Device
 from serve.settings import SHIPPED

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import torch
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
@@ -33,6 +32,7 @@ from where import Where, add_option, chosen
 from export.graph.operators import operator_functions
 from serve.manifest.page import DOMAIN, OPSET, VERSION
 from serve.native.library import load, load_cuda, status, status_cuda
+from serve.native.onnx_runtime import onnxruntime
 from train.groups import native
 
 SIZES = (8, 16, 24, 32, 64)

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import torch
 from onnx import numpy_helper
 
 from export.graph import windows as blocks
 from export.graph.advance import MAX_STEPS, build_advance
+from serve.native.onnx_runtime import onnxruntime
 from train.model import Model, family
 from train.presets import BUDGETS, fit_sizes
 

@@ -15,10 +15,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import onnxruntime
-
 from serve.manifest.page import UNROLLED_FILE
 from serve.manifest.read import describe_file, read_manifest, write_manifest
+from serve.native.onnx_runtime import onnxruntime
 from serve.runtime.bundle import load_bundles
 from serve.runtime.device import Device, DeviceError
 from serve.settings import SHIPPED
